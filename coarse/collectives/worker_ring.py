@@ -1,5 +1,7 @@
 """The workers' own ring, live: what RingStream says, by MPI messages from each worker to the next (COARSE III-F)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from mpi4py import MPI
 
@@ -18,9 +20,11 @@ class WorkerRing:
     Sums have the same bits on all workers and in every run: a chunk is added in the order of the ring.
     """
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Comm, workers: Sequence[int] | None = None) -> None:
+        """`workers`: `coarse.rank()` of each member, for who is waited for; by default its rank."""
         self._comm = comm
         self._members = tuple(range(comm.Get_size()))
+        self._workers = self._members if workers is None else tuple(workers)
 
     def reduce(self, array: np.ndarray) -> Waits:
         """The sum over all members, in place: (n,) contiguous, of a type that is not narrower than its sums.
@@ -32,7 +36,8 @@ class WorkerRing:
         sends, step = Messages(), 0
         while not stream.is_idle:
             ring = self._send(instructions, array, sends)
-            coming = _Coming(self._comm, self._members[stream.worker - 1])
+            source = self._members[stream.worker - 1]
+            coming = _Coming(self._comm, source, self._workers[source])
             yield coming
             instructions = stream.on_chunk(ring, step)
             (receive,) = [each for each in instructions if isinstance(each, RingReceive)]
@@ -43,16 +48,17 @@ class WorkerRing:
     def _send(self, instructions: list[Instruction], array: np.ndarray, sends: Messages) -> RingId:
         (send,) = [each for each in instructions if isinstance(each, RingSend)]
         part = array[send.begin : send.end]
-        sends.add(self._comm.Isend([part, MPI.BYTE], dest=send.device, tag=_TAG), send.device, part)
+        sends.add(self._comm.Isend([part, MPI.BYTE], dest=send.device, tag=_TAG), self._workers[send.device], part)
         return send.ring
 
 
 class _Coming:
     """The next message of the worker before this one."""
 
-    def __init__(self, comm: MPI.Comm, source: int) -> None:
+    def __init__(self, comm: MPI.Comm, source: int, worker: int) -> None:
         self._comm = comm
         self._source = source
+        self._worker = worker
         self._message: MPI.Message | None = None
         self._status = MPI.Status()
 
@@ -64,7 +70,7 @@ class _Coming:
 
     def missing(self) -> tuple[int, ...]:
         """See Awaited."""
-        return (self._source,)
+        return (self._worker,)
 
     def chunk(self, dtype: np.dtype) -> np.ndarray:
         """Its elements."""

@@ -160,6 +160,10 @@ class OwnStep(NamedTuple):
     """Means over the same iterations."""
     others: tuple[tuple[str, float], ...] = ()
     """Other modes, and the mean seconds of the same iterations in each."""
+    range_s: tuple[float, float] | None = None
+    """Least and most that they take under what the machine's numbers may be; None where nobody looked."""
+    varied: str = ""
+    """These numbers."""
 
 
 class Iteration(NamedTuple):
@@ -296,6 +300,10 @@ class TrainingReport:
                 f"coarse: {self.simulated.simulated_s * 1e3:.4g} ms simulated, of the last iterations' own steps; "
                 f"emulated over simulated {ratio:.3f}"
             )
+            if self.simulated.range_s is not None:
+                least, most = (f"{seconds * 1e3:.4g}" for seconds in self.simulated.range_s)
+                varied = self.simulated.varied
+                lines.append(f"coarse: {least} to {most} ms simulated where the machine may differ: {varied}")
             if self.simulated.others:
                 others = ", ".join(f"{name} {seconds * 1e3:.4g} ms" for name, seconds in self.simulated.others)
                 lines.append(f"coarse: the same steps by other modes: {others} (simulated)")

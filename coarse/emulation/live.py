@@ -23,6 +23,7 @@ from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.modelled import modelled_cluster
 from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.emulation.own_step import own_step
+from coarse.emulation.ranges import with_range
 from coarse.emulation.runtime import EmulatedParts
 from coarse.emulation.timeline import TRACE_FILE, LastIterations
 from coarse.errors import ConfigError, UnsupportedError
@@ -51,6 +52,8 @@ from coarse.transport.mailbox import Mailbox
 from coarse.transport.node import NodeShare
 
 T = TypeVar("T")
+_FEW = 2
+"""So many iterations of each worker are simulated for ranges."""
 _STALL_FACTOR = 10.0
 """How many times longer than live a wait may last: ranks share this machine's cores, and all compute for real."""
 
@@ -189,21 +192,33 @@ class TrainingParts(EmulatedParts):
     def _own_step(self, mode: str, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
         """The last iterations, simulated; or why not."""
         sharding = SHARDINGS.get(logs[0].mode)
+        replays: Callable[..., OwnStep | str]
         if sharding is not None and sharding.replays_by:
-            replayed: OwnStep | str = part_of(sharding.replays_by)(self.job, logs, iterations)
-            return replayed
-        if logs[0].options and all(push.kind for row in iterations for push in row.pushes):
-            return own_sharded_step(self.job, logs, iterations)
-        if mode not in BUILT_IN:
+            replays = partial(part_of(sharding.replays_by), logs=logs)
+            own = replays(self.job, iterations=iterations)
+        elif logs[0].options and all(push.kind for row in iterations for push in row.pushes):
+            replays = partial(own_sharded_step, logs=logs)
+            own = replays(self.job, iterations=iterations)
+        elif mode in BUILT_IN:
+            replays = partial(own_step, num_workers=len(logs))
+            own = replays(self.job, iterations=iterations, cluster_of=self._cluster_of)
+        else:
             return "a strategy of a file"
-        return own_step(self.job, iterations, len(logs), self._cluster_of)
+        if isinstance(own, str):
+            return own
+        few = [row for worker in range(len(logs)) for row in [r for r in iterations if r.worker == worker][-_FEW:]]
+        return with_range(
+            own, self.job, lambda job, compute: replays(job, iterations=few, compute=compute), self._settings.machine,
+            lambda machine: self._cluster_of(self.job.strategy, machine),
+            is_share_assumed=self._settings.compute_scale is None and self._settings.compute_file is None,
+        )  # fmt: skip
 
-    def _cluster_of(self, strategy: Strategy) -> ModelledCluster:
-        """The same ranks' places under another strategy."""
+    def _cluster_of(self, strategy: Strategy, machine: Machine | None = None) -> ModelledCluster:
+        """The same ranks' places under another strategy, or on another machine."""
         assert self._config is not None
         workers, devices = self.job.num_workers, self.job.placement.num_devices
         count = strategy.num_devices(devices, workers)
-        return modelled_cluster(self._machine, self._settings, workers, count, self._config, strategy)
+        return modelled_cluster(machine or self._machine, self._settings, workers, count, self._config, strategy)
 
     def _say(self, at: Opening) -> None:
         """Print the account of the run and write it, once all ranks have left."""

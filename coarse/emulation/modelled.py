@@ -4,9 +4,12 @@
 from dataclasses import replace
 
 from coarse.errors import ConfigError
+from coarse.hardware.intervals import intervals_of
 from coarse.hardware.machine import Machine
 from coarse.hardware.placement import EndpointPlacement, places_named
+from coarse.hardware.presets import machine_path
 from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.toml import TomlFile
 from coarse.simulation.cluster import ModelledCluster
 from coarse.strategy.strategy import Strategy
 
@@ -14,12 +17,13 @@ from coarse.strategy.strategy import Strategy
 def modelled_cluster(
     machine: Machine, settings: EmulateSettings, num_workers: int, num_devices: int, config: Config, strategy: Strategy
 ) -> ModelledCluster:
-    """Return the ranks' places on a machine.
+    """Return the ranks' places on a machine, whose file the settings name.
 
     Raises:
-        ConfigError: a machine that is too small, without a network between its nodes, such endpoints, or ways that the
-            strategy needs.
+        ConfigError: intervals of its file that do not hold its values, a machine that is too small, without a network
+            between its nodes, such endpoints, or ways that the strategy needs.
     """
+    intervals_of(TomlFile.read(machine_path(settings.machine)), {})
     _require_network(machine, settings.nodes)
     grown = replace(machine, num_nodes=max(machine.num_nodes, settings.nodes))
     cluster = ModelledCluster(

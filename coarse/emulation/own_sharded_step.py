@@ -37,13 +37,16 @@ _Slot = tuple[Phase, str]
 """A pass, and the unit that is computed; the tail is what comes after all."""
 
 
-def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
+def own_sharded_step(
+    job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration], compute: float = 1.0
+) -> OwnStep | str:
     """Simulate the last iterations, each by itself.
 
     Args:
         job: Links and places.
         logs: Each worker's.
         iterations: Counted ones of all workers.
+        compute: Factor on all compute.
 
     Returns:
         The means, or why there are none.
@@ -67,7 +70,7 @@ def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iter
             return "workers computed other units"
         if not passes[0].nbytes:
             return "nothing is gathered, since each worker holds the whole model"
-        computed_s = _slowest_s(passes)
+        computed_s = {slot: compute * seconds for slot, seconds in _slowest_s(passes).items()}
         besides_s = computed_s.get(_TAIL, 0.0) + sum(_alone_s(routes, call) for call in passes[0].agreements)
         for name, found in simulated.items():
             policy = ShardedPolicy(sharding=sharding if name == mode else SHARDINGS[name](), collective=collective)

@@ -18,8 +18,9 @@ _NUM_ITERATIONS = 3
 
 
 def own_step(
-    job: Job, iterations: Sequence[Iteration], num_workers: int, cluster_of: ClusterOf | None = None
-) -> OwnStep | str:
+    job: Job, iterations: Sequence[Iteration], num_workers: int, cluster_of: ClusterOf | None = None,
+    compute: float = 1.0,
+) -> OwnStep | str:  # fmt: skip
     """Simulate the last iterations, each by itself.
 
     Args:
@@ -27,6 +28,7 @@ def own_step(
         iterations: Counted ones of all workers.
         num_workers: Their number.
         cluster_of: Gives the places of other modes, which are left out without it.
+        compute: Factor on all compute.
 
     Returns:
         The means, or why there are none.
@@ -39,7 +41,7 @@ def own_step(
         rows = tuple(row._replace(pushes=tuple(push for push in row.pushes if push.is_summed)) for row in rows)
         if not rows[0].pushes:
             return "its gradients were not summed as a whole, but gathered and scattered by torch itself"
-        asked = _job_of(job, rows)
+        asked = _job_of(job, rows, compute)
         simulated.append(simulate(asked).iteration_s)
         steps.append(asked)
         emulated.append(fmean(row.end_s - row.begin_s for row in rows))
@@ -49,7 +51,7 @@ def own_step(
     return OwnStep(fmean(simulated), fmean(emulated), others)
 
 
-def _job_of(job: Job, rows: Sequence[Iteration]) -> Job:
+def _job_of(job: Job, rows: Sequence[Iteration], compute: float) -> Job:
     """One iteration of all workers: the first one's times, scaled by how much more the others computed."""
     first = rows[0]
     backward_s = max(first.backward_s, first.pushes[-1].at_s - first.begin_s)
@@ -70,6 +72,8 @@ def _job_of(job: Job, rows: Sequence[Iteration]) -> Job:
         round=Round(by=tuple(By.WORKERS if push.is_workers else By.DEVICES for push in first.pushes), hold_back=False),
         forward_s=first.forward_s,
         backward_s=backward_s,
-        slow_downs=tuple((row.forward_s + row.backward_s) / (first.forward_s + backward_s) for row in rows),
+        slow_downs=tuple(
+            compute * (row.forward_s + row.backward_s) / (first.forward_s + backward_s) for row in rows
+        ),
         num_iterations=_NUM_ITERATIONS,
     )

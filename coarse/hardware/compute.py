@@ -234,7 +234,7 @@ def profile_at_peak_share(
         source=f"three times forward's FLOPs {_at_share(accelerator, precision, peak_share)}, split over the layers by "
         "their FLOPs",
     )
-    return replace(profile, factors=_factors(peak_share))
+    return replace(profile, factors=share_factors(peak_share))
 
 
 def _share(peak_share: float | None) -> float:
@@ -244,8 +244,9 @@ def _share(peak_share: float | None) -> float:
     return share
 
 
-def _factors(peak_share: float | None) -> tuple[float, float] | None:
-    """How many times as long operations take at the most and the least that is attained; None of a share asked for."""
+def share_factors(peak_share: float | None) -> tuple[float, float] | None:
+    """Return how many times as long operations take at the most and the least that is attained; None of a share that is
+    asked for."""
     if peak_share is not None:
         return None
     least, most = PUBLISHED_SHARES
@@ -338,7 +339,7 @@ def profile_of_operations(
         backward_s=tuple(count / rate for count in backward),
         basis=Basis.ASSUMPTION,
         source=f"the operations counted {source}, {_at_share(accelerator, precision, peak_share)}",
-        factors=_factors(peak_share),
+        factors=share_factors(peak_share),
     )
 
 

@@ -240,10 +240,10 @@ class Config:
         choices=COLLECTIVES,
     )] = LIVE_COLLECTIVE
     worker_collective: Annotated[str, Says(
-        'How the workers sum what they sum themselves (mode `"allreduce"`, and their share under dual '
-        "synchronisation). `\"mpi\"`: MPI's all-reduce. `\"ring\"`: the ring of COARSE III-F, the same state machine "
-        "that emulation and simulation carry out; its sums have the same bits in every run. It has no effect where the "
-        "workers sum nothing.",
+        'How the workers sum what they sum themselves (mode `"allreduce"`, their share under dual synchronisation, '
+        "all-reduces of torch.distributed's groups and of process sets). `\"mpi\"`: MPI's all-reduce. `\"ring\"`: the "
+        "ring of COARSE III-F, the same state machine that emulation and simulation carry out; its sums have the same "
+        "bits in every run. It has no effect where the workers sum nothing.",
         choices=WORKER_COLLECTIVES,
     )] = "mpi"
     lend_from_bytes: Annotated[int, Says(

@@ -104,6 +104,14 @@ def draw_weight(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=getattr(module, "deviation", 0.02))
 
 
+def demo() -> tuple[Gpt, tuple[Tensor, Tensor]]:
+    """Return the model that train_gpt.py trains by default, and one row of bytes with the next ones, for `coarse predict
+    --model` and `coarse sweep`."""
+    shape = GptShape()
+    row = torch.zeros((1, shape.context), dtype=torch.long)
+    return Gpt(shape), (row, row)
+
+
 def initialise(module: nn.Module) -> None:
     """Fill a module that comes from the meta device."""
     if isinstance(module, nn.LayerNorm):

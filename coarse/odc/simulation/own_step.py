@@ -20,13 +20,16 @@ _Event = tuple[Phase, str]
 """What a worker waited for, and of which unit."""
 
 
-def own_minibatches(job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
+def own_minibatches(
+    job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration], compute: float = 1.0
+) -> OwnStep | str:
     """Simulate the last minibatches of a run, one after the other.
 
     Args:
         job: Links and places.
         logs: Each worker's.
         iterations: Counted ones of all workers.
+        compute: Factor on all compute.
 
     Returns:
         The means of a minibatch, or why there are none.
@@ -42,7 +45,7 @@ def own_minibatches(job: Job, logs: Sequence[Logged], iterations: Sequence[Itera
     if not count:
         return "there are too few iterations"
     rows = [own[-count:] for own in by_worker]
-    acts = [[_acts_of(log, row, names) for row in own] for log, own in zip(logs, rows, strict=True)]
+    acts = [[_acts_of(log, row, names, compute) for row in own] for log, own in zip(logs, rows, strict=True)]
     work = [[own[number] for own in acts] for number in range(count)]
     run = SimulatedOdc(job.placement, declaration, job.site).run([work[0], *work])
     simulated = [last - first for first, last in zip(run.called_s[0], run.called_s[-1], strict=True)]
@@ -50,7 +53,7 @@ def own_minibatches(job: Job, logs: Sequence[Logged], iterations: Sequence[Itera
     return OwnStep(fmean(simulated) / count, fmean(emulated) / count)
 
 
-def _acts_of(log: Logged, row: Iteration, names: Sequence[str]) -> list[Act]:
+def _acts_of(log: Logged, row: Iteration, names: Sequence[str], compute: float) -> list[Act]:
     """Return what a worker did from one end of a minibatch to the next: see [Note: whose compute]."""
     ends = [number for number, waited in enumerate(log.waits) if _event_of(waited) is None]
     first, past = (next(n for n in ends if log.waits[n].at_s == at_s) for at_s in (row.begin_s, row.end_s))
@@ -62,7 +65,7 @@ def _acts_of(log: Logged, row: Iteration, names: Sequence[str]) -> list[Act]:
             phase, unit = event
             place, is_read = names.index(unit), phase in _GATHERS
             found.append(Read(place, _following(events, number, names)) if is_read else PushPiece(place))
-        found.append(Compute(following.computed_s - waited.computed_s))
+        found.append(Compute(compute * (following.computed_s - waited.computed_s)))
     return found
 
 

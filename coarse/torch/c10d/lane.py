@@ -46,7 +46,8 @@ class GroupLane:
 
         def open_group() -> None:
             comms = communicators(groups.worker_comm, workers, zlib.crc32(name.encode()) % _NUM_TAGS)
-            opened.append(GroupSteps(*comms, workers, f"process group {name!r}", num_facts))
+            by_ring = runtime.config.worker_collective == "ring"
+            opened.append(GroupSteps(*comms, workers, f"process group {name!r}", num_facts, by_ring=by_ring))
 
         self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}", workers).wait()
         self.steps = opened[0]

@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.collectives.awaited import Awaited, Messages, Requests
+from coarse.collectives.worker_ring import WorkerRing
 from coarse.errors import MismatchError
 from coarse.protocol.joint import CollectiveKind
 from coarse.protocol.records import Tag
@@ -41,12 +42,15 @@ class GroupSteps:
         workers: `coarse.rank()` of each rank.
         name: for errors.
         num_facts: numbers that each rank tells in every statement beside what it calls.
+        by_ring: sum by the workers' ring and not by MPI (`worker_collective`).
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, messages: MPI.Intracomm, workers: tuple[int, ...], name: str, num_facts: int = 0
-    ) -> None:
+        self, comm: MPI.Intracomm, messages: MPI.Intracomm, workers: tuple[int, ...], name: str, num_facts: int = 0,
+        *, by_ring: bool = False,
+    ) -> None:  # fmt: skip
         self._comm = comm
+        self._ring = WorkerRing(comm, workers) if by_ring else None
         self._messages = messages
         self._workers = workers
         self._name = name
@@ -66,7 +70,9 @@ class GroupSteps:
             yield from self._agree(CollectiveKind.ALL_REDUCE, array, reduction=reduction)
         wide = reduction.to_wire(array)
         self.reduced_bytes += wide.nbytes
-        if self.size > 1:
+        if self._ring is not None and reduction.wire_operation is Operation.SUM and wide.size >= self.size > 1:
+            yield from self._ring.reduce(wide)
+        elif self.size > 1:
             yield Requests([self._comm.Iallreduce(MPI.IN_PLACE, wide, _OPS[reduction.wire_operation])])
         reduction.from_wire(wide, array, self.size)
 

@@ -54,6 +54,14 @@ def test_collectives_and_messages_have_their_live_bits_and_the_times_of_their_li
     assert json.loads((tmp_path / "there" / RUN_FILE).read_text())["num_late"] == 0
 
 
+def test_all_reduces_of_groups_by_the_workers_ring_give_what_mpis_do(tmp_path):
+    by_mpi, _ = run(tmp_path / "mpi", "collectives", workers=4)
+    (tmp_path / "ring.toml").write_text('worker_collective = "ring"\n')
+    by_ring, _ = run(tmp_path / "ring", "collectives", workers=4, COARSE_CONFIG=str(tmp_path / "ring.toml"))
+    for one, other in zip(by_mpi, by_ring, strict=True):  # sums of whole numbers, which are exact in any order
+        assert {name: bits for name, (bits, _) in one.items()} == {name: bits for name, (bits, _) in other.items()}
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "fcdp", "odc"])
 def test_training_together_has_its_live_bits_and_is_near_its_own_simulation(kind, tmp_path):
     live, _ = run(tmp_path / "live", kind)

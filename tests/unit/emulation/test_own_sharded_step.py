@@ -51,7 +51,7 @@ def log_of(mode="fsdp", *, slow=1.0, has_agreement=False, **options):
             joint = Joint(CollectiveKind.ALL_REDUCE, 5, is_ring=False)
             pushes.append(Push.of_call(number + 0.5, computed_s, 0.0, 0.0, "agreement on changes", joint, EVERYBODY))
     said = {"collective": "hierarchical", **options}
-    return Logged(pushes, {}, 0.0, "", mode, said, {}, (0.0, float("inf")), waits, (0, 0))
+    return Logged(pushes, {}, 0.0, "", mode, said, {}, (0.0, float("inf")), waits, (0, 0), [])
 
 
 def rows_of(log, worker, *, slow=1.0):
