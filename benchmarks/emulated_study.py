@@ -124,7 +124,8 @@ def swept_points(compute_ms: float, folder: Path) -> list[dict[str, Any]]:
         command = [
             sys.executable, "-m", "coarse", "sweep", "--machine", "cxl-cz120", "--model",
             f"{_ROOT / 'experiments' / 'gpt' / 'model.py'}:demo", "--workers", "2", "--policy", "devices", "--modes",
-            modes, "--collective", collective, "--iteration-s", str(compute_ms / 1e3), "--batch", "8", "--samples", "0", "--list", str(listed), "--out", str(out),
+            modes, "--collective", collective, "--iteration-s", str(compute_ms / 1e3), "--batch", "8", "--samples", "0",
+            "--list", str(listed), "--out", str(out),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=_ROOT)
         if done.returncode:

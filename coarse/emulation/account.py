@@ -20,7 +20,6 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE
 from coarse.protocol.units import MIB
-from coarse.protocol.whole_file import write_whole
 
 ALLOWED_LATE_SHARE = 0.01
 """Share of all transfers; above it the links were not what they claim to be, and there is no result."""
@@ -28,6 +27,8 @@ ALLOWED_MISSING_SHARE = 0.05
 """Share of a run's compute in stretches that a file of compute times lacks; above it there is no result."""
 MOST_STEPS = 8
 """So many iterations are simulated: the last ones."""
+_END = "\n"
+"""What a log that is whole ends with."""
 _MOST_ROWS = 1 << 17
 _MOST_EXPOSED = 1 << 14
 _SUMMED_AS = {4: DType.FLOAT32, 8: DType.FLOAT64}
@@ -136,14 +137,14 @@ class WorkerLog:
         self._waits.append(waited)
 
     def write(self) -> None:
-        """Write all of them, whole or not at all; the worker leaves."""
+        """Write all of them; the worker leaves."""
         stretches = self._stretches
         logged = Logged(
             self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing, self.mode, self.options,
             self.not_charged, self._steps_s, self._waits, (int(self.touched[0]), int(self.touched[1])),
             [*self.exposed],
         )  # fmt: skip
-        write_whole(self._path, json.dumps(logged))
+        self._path.write_text(json.dumps(logged) + _END, encoding="utf-8")
 
 
 def _keep_last(rows: list[Any]) -> None:
@@ -184,9 +185,12 @@ class Iteration(NamedTuple):
     """Those before that wait."""
 
 
-def read_logs(paths: Sequence[Path]) -> list[Logged]:
-    """Return each worker's log."""
-    logs = [Logged(*json.loads(path.read_text())) for path in paths]
+def read_logs(paths: Sequence[Path]) -> list[Logged] | None:
+    """Return each worker's log; None where one was not written, or not to its end."""
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    if not all(text.endswith(_END) for text in texts):
+        return None
+    logs = [Logged(*json.loads(text)) for text in texts]
     return [
         log._replace(pushes=[Push(*row) for row in log.pushes], waits=[Waited(*row) for row in log.waits])
         for log in logs

@@ -24,7 +24,7 @@ from coarse.emulation.modelled import modelled_cluster
 from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.emulation.own_step import own_step
 from coarse.emulation.ranges import with_range
-from coarse.emulation.runtime import EmulatedParts
+from coarse.emulation.runtime import EmulatedParts, shared_files
 from coarse.emulation.timeline import TRACE_FILE, LastIterations
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.gpu.interface import is_on_gpu
@@ -110,6 +110,8 @@ class TrainingParts(EmulatedParts):
         self._times: ComputeTimes | None = None
         self._config: Config | None = None
         self._has_begun = False
+        self._logs: list[Path] = []
+        """Of each worker, in the memory of the first."""
         super().__init__(None, None, decide=None)
 
     @cached_property
@@ -141,6 +143,9 @@ class TrainingParts(EmulatedParts):
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
         """See EmulatedParts; at the end worker 0 says what came out."""
         share = super().share(at, opened)
+        self._logs = shared_files(at.world, at.placement.ranks[0], "log", at.placement.num_clients)
+        for path in self._logs:
+            opened.callback(os.close, int(path.name))
         self._scale = self._settled_scale(at)
         if self.fabric is not None:
             self.fabric.await_ready()
@@ -154,7 +159,7 @@ class TrainingParts(EmulatedParts):
         compute = ComputeClock(self._scale, is_by_wall=self._settings.compute == BY_WALL)
         clock = WorkerClock(mailbox, compute, stretches)
         stall_s = _STALL_FACTOR * at.config.stall_timeout_s
-        log = WorkerLog(_log_of(at.run, protocol.client), stretches)
+        log = WorkerLog(self._logs[protocol.client], stretches)
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
         client = EmulatedClient(link, share.memories)
         client.before_leaving.append(log.write)
@@ -223,15 +228,11 @@ class TrainingParts(EmulatedParts):
     def _say(self, at: Opening) -> None:
         """Print the account of the run and write it, once all ranks have left."""
         assert self.fabric is not None
-        paths = [_log_of(at.run, worker) for worker in range(at.placement.num_clients)]
-        if not paths[0].exists():
+        if read_logs(self._logs[:1]) is None:
             return  # this worker has failed, and said why
         fabric = self.fabric.take_report()
-        are_whole = all(path.exists() for path in paths)  # else others have failed, and said why
-        logs = read_logs(paths) if are_whole else []
-        for path in paths:
-            path.unlink(missing_ok=True)
-        if not are_whole:
+        logs = read_logs(self._logs)
+        if logs is None:  # others have failed, and said why
             return
         links = [(link.name, link.bytes_per_s) for link in self.job.site.links]
         simulated = partial(self._own_step, at.config.mode, logs)
@@ -287,6 +288,3 @@ def _sleep(link: EmulatedLink, seconds: float) -> None:
     WallClock().sleep_s(min(seconds, 0.0))  # refuses what it always refuses
     link.compute(seconds)
 
-
-def _log_of(run: str, worker: int) -> Path:
-    return Path("/dev/shm") / f"coarse-{run}-emulated-{worker}-{os.getuid()}.json"

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -31,6 +32,20 @@ from coarse.storage.region import DeviceMemory
 from coarse.strategy.strategy import Strategy
 from coarse.transport.mailbox import Mailbox, control_bytes
 from coarse.transport.node import NodeShare
+
+
+def shared_files(world: MPI.Comm, root: int, name: str, count: int) -> list[Path]:
+    """Make files in a rank's memory, and open them on all: the paths are this process's own, and end with their
+    descriptors."""
+    owner = np.zeros(1 + count, np.int64)
+    if world.Get_rank() == root:
+        owner[:] = os.getpid(), *(os.memfd_create(f"coarse-emulated-{name}", 0) for _ in range(count))
+    world.Bcast(owner, root=root)
+    process, *descriptors = owner.tolist()
+    if world.Get_rank() != root:
+        descriptors = [os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR) for descriptor in descriptors]
+    world.Barrier()
+    return [Path("/proc/self/fd") / str(descriptor) for descriptor in descriptors]
 
 
 class EmulatedParts(LiveParts):
@@ -87,17 +102,11 @@ class EmulatedParts(LiveParts):
         share = super().share(at, opened)
         self.memories = share.memories
         nbytes = control_bytes(len(at.placement.ranks) + 1)
-        owner = np.zeros(2, np.int64)
         root = at.placement.ranks[0]
-        if at.world_rank == root:
-            descriptor = os.memfd_create(f"coarse-{at.run}-emulated", 0)
-            os.ftruncate(descriptor, nbytes)
-            owner[:] = os.getpid(), descriptor
-        at.world.Bcast(owner, root=root)
-        if at.world_rank != root:
-            descriptor = os.open(f"/proc/{owner[0]}/fd/{owner[1]}", os.O_RDWR)
+        (control,) = shared_files(at.world, root, "control", 1)
+        descriptor = int(control.name)
+        os.ftruncate(descriptor, nbytes)
         self._control = memoryview(mmap.mmap(descriptor, nbytes))
-        at.world.Barrier()
         process = np.zeros(1, np.int64)
         if at.world_rank == root:
             self.fabric = FabricChild(self._order(at, share), descriptor, root)

@@ -191,6 +191,8 @@ class OdcFailed(NamedTuple):
     model: int
     error: str
     text: str
+    client: int = -1
+    """Of a DeadRankError: the worker that has shut down."""
 
 
 class OdcQuery(NamedTuple):

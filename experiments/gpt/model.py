@@ -105,8 +105,8 @@ def draw_weight(module: nn.Module) -> None:
 
 
 def demo() -> tuple[Gpt, tuple[Tensor, Tensor]]:
-    """Return the model that train_gpt.py trains by default, and one row of bytes with the next ones, for `coarse predict
-    --model` and `coarse sweep`."""
+    """Return the model that train_gpt.py trains by default, and one row of bytes with the next ones, for `--model` of
+    `coarse predict` and `coarse sweep`."""
     shape = GptShape()
     row = torch.zeros((1, shape.context), dtype=torch.long)
     return Gpt(shape), (row, row)

@@ -16,10 +16,10 @@ from coarse import errors
 from coarse.client.client import Client
 from coarse.client.protocol import ToDevice
 from coarse.client.refusals import ANSWER_S
-from coarse.errors import CapacityError, CoarseError, InFlightError, StallError
+from coarse.errors import CapacityError, CoarseError, DeadRankError, InFlightError, StallError
 from coarse.odc.client.protocol import Fetch, OdcClient
 from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, OdcSizes, Spot, Spots
-from coarse.odc.records import OdcCommitted, OdcOpen, OdcQuery
+from coarse.odc.records import OdcCommitted, OdcFailed, OdcOpen, OdcQuery
 from coarse.odc.steps import OdcTake
 from coarse.odc.sums import sums_in
 from coarse.odc.wide_sum import WideSum
@@ -261,14 +261,20 @@ class OdcModel:
         """Whether it is; the lock is held, and records were read."""
         self._flush()
         if (failed := self.machine.failed) is not None:
-            raised: type[CoarseError] = getattr(errors, failed.error)
-            raise raised(f"rank {self.machine.client}: {self.name}: {failed.text}")
+            raise self._error_of(failed)
         if is_done():
             return True
         left = self._link.left_of(awaited()) if awaited is not None else ()
         if left:
             raise self._link.left_error(left, f"mode 'odc' ({self.name})")
         return False
+
+    def _error_of(self, failed: OdcFailed) -> CoarseError:
+        text = f"rank {self.machine.client}: {self.name}: {failed.text}"
+        if failed.client >= 0:
+            return DeadRankError(text, rank=self._client.protocol.placement.ranks[failed.client])
+        made: CoarseError = getattr(errors, failed.error)(text)
+        return made
 
     def _heard(self) -> dict[int, tuple[int, int]]:
         """By member how many of its records devices have heard, and in how many minibatches it has ended."""

@@ -419,13 +419,14 @@ class ServedOdc:
                         "DeadRankError", f"worker {client} has shut down after {self._num_ended[client]} minibatches, "
                         f"and workers {sorted(minibatch.ends)} have ended minibatch {number}, counted from 0; let all "
                         "workers call end_minibatch, or optimizer.step(), equally often",
+                        client,
                     )  # fmt: skip
         return []
 
-    def _fail(self, error: str, text: str) -> Steps:
+    def _fail(self, error: str, text: str, client: int = -1) -> Steps:
         if self.failed is not None:
             return []
-        failed = OdcFailed(self._model, error, text)
+        failed = OdcFailed(self._model, error, text, client)
         others = [self._to(device, failed) for device in self.layout.devices if device != self._device]
         return [*others, *self.on_failed(failed)]
 

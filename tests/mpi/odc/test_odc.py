@@ -61,6 +61,20 @@ def test_every_claim_holds(job):
     require_held(reports, reports)
 
 
+@pytest.mark.skipif(not takes_all(), reason="minutes; make test-all")
+@pytest.mark.parametrize("cache", ["none", "all"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_claim_holds_on_a_machine_that_is_not_here(nodes, cache, tmp_path):
+    environ = folder_with(tmp_path, (4, 2, 1, False), "stall_timeout_s = 20\ndevice_capacity_bytes = 67108864\n")
+    environ["COARSE_EMULATE"] = f'machine = "aws-p3", out = "{tmp_path}", nodes = {nodes}'
+    completed = mpirun(6, HERE / "odc_claims.py", tmp_path, cache, env=environ, timeout_s=480, preloaded="torch")
+    assert completed.returncode == 0, completed.stderr
+    reports = read_reports(tmp_path, 4)
+    assert set(reports) == set(CLAIMS)
+    require_held(reports, reports)
+    assert json.loads((tmp_path / "run.json").read_text())["num_late"] == 0
+
+
 def test_the_bits_are_the_same_with_and_without_what_nodes_keep(job):
     for by_job in _digests.values():
         assert len(set(by_job.values())) == 1, by_job

@@ -169,6 +169,7 @@ def test_a_worker_that_leaves_fails_those_that_end_without_it():
     cluster.run({0: program()})
     assert isinstance(ended[0], OdcFailed)
     assert "worker 1 has shut down after 0 minibatches" in ended[0].text
+    assert ended[0].client == 1
 
 
 def declared(num_members: int = 4, *, cache_bytes: int = 0) -> OdcDeclaration:

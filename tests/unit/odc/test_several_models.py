@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from coarse.errors import DeadRankError, MismatchError
 from coarse.odc.client.model import OdcModel, Other
 from coarse.odc.client.protocol import OdcClient
 from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit
-from coarse.odc.records import OdcCommitted, OdcPublish
+from coarse.odc.records import OdcCommitted, OdcFailed, OdcPublish
 from coarse.protocol.dtypes import DType
 from coarse.strategy.sharding import Sum
 from tests.support.odc_cluster import placement_of
@@ -53,6 +54,17 @@ def test_nobody_is_ahead_in_a_minibatch_that_this_worker_has_not_begun():
     assert own.ahead() == (1,)
 
 
+@pytest.mark.parametrize(("failed", "kind"), [
+    (OdcFailed(0, "MismatchError", "why"), MismatchError), (OdcFailed(0, "DeadRankError", "why", 1), DeadRankError),
+])  # fmt: skip
+def test_a_minibatch_that_cannot_end_raises_what_the_device_names(failed, kind):
+    waiting = Waiting(0)
+    waiting.machine.on_record(failed)
+    with pytest.raises(kind, match="rank 0: call 1: why") as raised:
+        waiting._is_so(lambda: False, lambda: ())
+    assert getattr(raised.value, "rank", 4) == 4
+
+
 class Waiting(OdcModel):
     """A model whose minibatch 0 worker 0 ends, which devices answer as they are told."""
 
@@ -60,6 +72,7 @@ class Waiting(OdcModel):
         self.machine = machine()
         self.name = "call 1"
         self._link = SimpleNamespace(lock=threading.Lock())
+        self._client = SimpleNamespace(protocol=SimpleNamespace(placement=SimpleNamespace(ranks=(3, 4, 5))))
         self._num_ended = num_ended
         self.num_asked = 0
 
