@@ -17,7 +17,7 @@ from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import Absence, FabricReport
 from coarse.protocol.config import BY_WALL, Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.joint import CollectiveKind, Joint
+from coarse.protocol.joint import CollectiveKind, Joint, Meeting, pack_call
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE
 from coarse.protocol.units import MIB
 
@@ -52,17 +52,21 @@ class Push(NamedTuple):
     """CollectiveKind of what groups of workers do; 0 for all else."""
     members: tuple[int, ...] = ()
     """Workers of the group."""
+    packed: str = ""
+    """The call and where its group meets (pack_call), as hexadecimal digits; "" of all else."""
 
     @classmethod
     def of_call(
-        cls, at_s: float, computed_s: float, waited_s: float, left_s: float, name: str, joint: Joint,
-        members: tuple[int, ...],
+        cls, at_s: float, computed_s: float, waited_s: float, left_s: float, name: str, joint: Joint, meeting: Meeting,
     ) -> "Push":  # fmt: skip
         """Return a joint call's."""
         dtype = _SUMMED_AS.get(joint.itemsize, DType.UINT8)
         is_ring = joint.kind is CollectiveKind.ALL_REDUCE and joint.is_ring
         numel = joint.nbytes // DType(dtype).itemsize
-        return cls(at_s, computed_s, waited_s, left_s, name, numel, dtype, Op.SUM, is_ring, joint.kind, members)
+        packed = pack_call(meeting, joint).hex()
+        return cls(
+            at_s, computed_s, waited_s, left_s, name, numel, dtype, Op.SUM, is_ring, joint.kind, meeting.members, packed
+        )
 
     @property
     def is_summed(self) -> bool:

@@ -23,7 +23,7 @@ from coarse.errors import StallError, UnsupportedError
 from coarse.protocol.clock import Clock
 from coarse.protocol.costs import Way, cost_of
 from coarse.protocol.features import costs_of
-from coarse.protocol.joint import ANYBODY, COMM_WORLD, CollectiveKind, Joint, Meeting
+from coarse.protocol.joint import ANYBODY, COMM_WORLD, OWN_GROUP, CollectiveKind, Joint, Meeting
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Record
 
@@ -179,7 +179,7 @@ class EmulatedLink(DeviceLink):
             if descriptor is not None:
                 self.note(descriptor, is_workers=True)
             else:
-                self._note_calls(name, joints, meeting.members)
+                self._note_calls(name, joints, meeting)
             for joint in joints:
                 self._box.join(meeting, joint, due.on_ended)
             self.ring_bells()
@@ -208,11 +208,11 @@ class EmulatedLink(DeviceLink):
         with due.awaited(_Blocking(what), None):
             yield
 
-    def _note_calls(self, name: str, joints: Sequence[Joint], members: tuple[int, ...]) -> None:
+    def _note_calls(self, name: str, joints: Sequence[Joint], meeting: Meeting) -> None:
         for joint in joints:
             if joint.kind is CollectiveKind.MEET:
                 continue
-            self._log.note(Push.of_call(*self.worker_clock.times(), name, joint, members))
+            self._log.note(Push.of_call(*self.worker_clock.times(), name, joint, meeting))
 
     def charge_touches(self, device: int) -> None:
         """Have loads and stores of a device's memory take their time, of which compute hides what it can."""
@@ -268,7 +268,8 @@ class EmulatedLink(DeviceLink):
     def note_end(self, what: str, members: tuple[int, ...]) -> None:
         """See DeviceLink."""
         with self.worker_clock.own_work():
-            self._log.note(Push.of_call(*self.worker_clock.times(), what, Joint(CollectiveKind.MEET), members))
+            meeting = Meeting(members, OWN_GROUP)
+            self._log.note(Push.of_call(*self.worker_clock.times(), what, Joint(CollectiveKind.MEET), meeting))
             self.note_wait(what)
 
     def _sizes_for(self, record: Record, endpoint: int) -> object:

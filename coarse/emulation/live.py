@@ -21,6 +21,7 @@ from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute
 from coarse.emulation.link import EmulatedLink, WorkerClock
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.modelled import modelled_cluster
+from coarse.emulation.own_calls import is_gathered, own_calls
 from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.emulation.own_step import own_step
 from coarse.emulation.ranges import with_range
@@ -203,6 +204,9 @@ class TrainingParts(EmulatedParts):
             own = replays(self.job, iterations=iterations)
         elif logs[0].options and all(push.kind for row in iterations for push in row.pushes):
             replays = partial(own_sharded_step, logs=logs)
+            own = replays(self.job, iterations=iterations)
+        elif is_gathered(logs[0], iterations):
+            replays = partial(own_calls, logs=logs)
             own = replays(self.job, iterations=iterations)
         elif mode in BUILT_IN:
             replays = partial(own_step, num_workers=len(logs))

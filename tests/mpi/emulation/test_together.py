@@ -62,14 +62,14 @@ def test_all_reduces_of_groups_by_the_workers_ring_give_what_mpis_do(tmp_path):
         assert {name: bits for name, (bits, _) in one.items()} == {name: bits for name, (bits, _) in other.items()}
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fcdp", "odc"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "fsdp", "fcdp", "odc"])
 def test_training_together_has_its_live_bits_and_is_near_its_own_simulation(kind, tmp_path):
     live, _ = run(tmp_path / "live", kind)
     there, said = run(tmp_path / "there", kind, machine="cxl-cz120")
     assert there == live
     found = json.loads((tmp_path / "there" / RUN_FILE).read_text())
     assert (found["kind"], found["num_late"]) == ("emulated", 0)
-    assert found["mode"] == ("torch.distributed" if kind == "ddp" else kind)
+    assert found["mode"] == ("torch.distributed" if kind in ("ddp", "fsdp2") else kind)
     assert len(found["iterations"]) >= 2 * 2
     for row in found["iterations"]:
         assert row["end_s"] - row["begin_s"] == pytest.approx(row["compute_s"] + row["exposed_s"], rel=1e-6)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import coarse
@@ -105,12 +106,15 @@ class Block(nn.Module):
 
 
 def trained(mode: str) -> dict[str, object]:
-    """Ten steps of a model, under DDP or in a sharded mode."""
+    """Ten steps of a model, under DDP, by torch's own FSDP2, or in a sharded mode."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), *(Block(64) for _ in range(3)), nn.Linear(64, 4))
     used = model
     if mode == "ddp":
         used = DistributedDataParallel(model, bucket_cap_mb=0.05)
+    elif mode == "fsdp2":
+        for part in (*(block for block in model if isinstance(block, Block)), model):
+            fully_shard(part)
     else:
         ct.fully_shard(model, mode=mode, units=[Block])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -12,7 +12,7 @@ from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import Absence, FabricReport
 from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.joint import CollectiveKind, Joint
+from coarse.protocol.joint import CollectiveKind, Joint, Meeting
 from coarse.protocol.run_file import RUN_FILE
 
 SETTINGS = EmulateSettings(machine="cxl-cz120", compute_scale=50.0)
@@ -78,9 +78,10 @@ def test_calls_of_groups_name_the_mode_unless_the_job_pushes_too(tmp_path):
     log = WorkerLog(path := tmp_path / "0.json", Stretches(None))
     log.mode, log.options = "fcdp", {"collective": "ring"}
     gather, reduce = Joint(CollectiveKind.ALL_GATHER, 40), Joint(CollectiveKind.REDUCE_SCATTER, 80, 4)
+    alone = Meeting((0,), 1)
     for number in range(6):
-        log.note(Push.of_call(10.0 * number, 4.0 * number, 6.0 * number, 0.0, "forward gather of root", gather, (0,)))
-        log.note(Push.of_call(10.0 * number + 1, 4.0 * number, 6.0 * number + 1, 0.0, "gradient", reduce, (0,)))
+        log.note(Push.of_call(10.0 * number, 4.0 * number, 6.0 * number, 0.0, "forward gather of root", gather, alone))
+        log.note(Push.of_call(10.0 * number + 1, 4.0 * number, 6.0 * number + 1, 0.0, "gradient", reduce, alone))
     log.write()
     logs = read_logs([path])
     report = report_on(logs)

@@ -9,7 +9,7 @@ from coarse.emulation.modelled import modelled_cluster
 from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.hardware.presets import load_preset
 from coarse.protocol.config import Config, EmulateSettings
-from coarse.protocol.joint import CollectiveKind, Joint
+from coarse.protocol.joint import CollectiveKind, Joint, Meeting
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import ShardedPolicy
@@ -19,6 +19,7 @@ from coarse.strategy.builtin import Coarse
 from coarse.strategy.sharding import SHARDINGS
 
 EVERYBODY = (0, 1)
+MEETING = Meeting(EVERYBODY, 1)
 ROOT, BLOCK = 4000, 80_000
 """Bytes of the two units."""
 STEPS = (
@@ -44,12 +45,12 @@ def log_of(mode="fsdp", *, slow=1.0, has_agreement=False, **options):
         for place, (name, kind, nbytes, milliseconds) in enumerate(STEPS):
             at_s = number + 0.01 * place
             joint = Joint(kind, nbytes, 4 if kind is CollectiveKind.REDUCE_SCATTER else 1)
-            pushes.append(Push.of_call(at_s, computed_s, 0.0, 0.0, name, joint, EVERYBODY))
+            pushes.append(Push.of_call(at_s, computed_s, 0.0, 0.0, name, joint, MEETING))
             waits.append(Waited(at_s, computed_s, f"wait {name}"))
             computed_s += 1e-3 * milliseconds * slow
         if has_agreement:
             joint = Joint(CollectiveKind.ALL_REDUCE, 5, is_ring=False)
-            pushes.append(Push.of_call(number + 0.5, computed_s, 0.0, 0.0, "agreement on changes", joint, EVERYBODY))
+            pushes.append(Push.of_call(number + 0.5, computed_s, 0.0, 0.0, "agreement on changes", joint, MEETING))
     said = {"collective": "hierarchical", **options}
     return Logged(pushes, {}, 0.0, "", mode, said, {}, (0.0, float("inf")), waits, (0, 0), [])
 
