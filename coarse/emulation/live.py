@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -52,7 +51,6 @@ from coarse.transport.comm_world import wait_within
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.node import NodeShare
 
-T = TypeVar("T")
 _FEW = 2
 """So many iterations of each worker are simulated for ranges."""
 _STALL_FACTOR = 10.0
@@ -77,13 +75,6 @@ class EmulatedClient(Client):
         with self.link.worker_clock.own_work(f"push {descriptor.name}"):
             self.link.note(descriptor, is_workers=False)
             return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
-
-    def part(self, make: Callable[[Client], T]) -> T:
-        """See Client: features have no emulated times yet."""
-        raise UnsupportedError(
-            f"rank {self.protocol.client}: emulation has no costs for {make.__module__}: its time would be missing "
-            "from the result; leave out --machine, or predict the mode (coarse predict --modes)"
-        )
 
     def take(self, key: int, out: np.ndarray | None, timeout_s: float | None) -> tuple[np.ndarray, bool]:
         """See Client."""

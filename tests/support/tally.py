@@ -3,6 +3,7 @@
 Each device keeps the sum of its own workers' numbers; its executor sends it to the others as a message.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from coarse.client.client import Client
 from coarse.client.protocol import ToDevice
 from coarse.protocol.codec import register_records
+from coarse.protocol.costs import Costs, free
 from coarse.protocol.features import FeatureSpec
 from coarse.proxy.executor import FeatureExecutor, ServiceKit
 from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
@@ -20,7 +22,9 @@ SPEC = FeatureSpec(
     records="tests.support.tally:RECORDS",
     machine="tests.support.tally:Tally",
     executor="tests.support.tally:Teller",
+    costs="tests.support.tally:COSTS",
 )
+WITHOUT_COSTS = replace(SPEC, costs="")
 
 
 class Count(NamedTuple):
@@ -52,6 +56,10 @@ class Tell(NamedTuple):
     """Have all devices tell their workers this device's sum."""
 
     number: int
+
+
+COSTS: Costs = dict.fromkeys((*RECORDS, Tell), free)
+"""What its messages take is charged by their bytes."""
 
 
 class Tally(FeatureMachine):

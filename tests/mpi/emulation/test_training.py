@@ -219,7 +219,7 @@ def test_time_goes_on_without_a_worker_that_waits_elsewhere_and_its_line_is_name
     ("anybody", "name the sender in place of any rank"),
     ("callback", "is called from a future's callback"),
     ("luwu", "no cost is stated of Paged"),
-    ("snapshots", "emulation has no costs for coarse.snapshots"),
+    ("snapshots", "no cost is stated of SnapshotBegin"),
 ])  # fmt: skip
 def test_what_has_no_emulated_time_is_refused_by_name(what, said, tmp_path):
     done = emulated(tmp_path, "refused.py", what)

@@ -31,6 +31,19 @@ def test_a_feature_of_somebody_elses_has_records_messages_and_counters(tmp_path)
         assert json.loads((tmp_path / f"{rank}").read_text()) == [[[0, 1], [1, 10]], 1.0]
 
 
+def test_on_a_machine_that_is_not_here_it_needs_costs(tmp_path):
+    emulated = {"COARSE_EMULATE": f'machine = "cxl-cz120", out = "{tmp_path}"'}
+    completed = mpirun(4, HERE / "tallied.py", tmp_path, TALLY, "2:2", env=emulated)
+    assert completed.returncode == 0, completed.stderr
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}").read_text()) == [[[0, 1], [1, 10]], 1.0]
+    without = TALLY.replace("SPEC", "WITHOUT_COSTS")
+    completed = mpirun(4, HERE / "tallied.py", tmp_path, without, "2:2", env=emulated)
+    assert completed.returncode != 0
+    assert "UnsupportedError" in completed.stderr
+    assert "no cost is stated of Count" in completed.stderr
+
+
 @pytest.mark.parametrize(
     ("named", "said"),
     [('["no.such:SPEC"]', "the feature 'no.such:SPEC' cannot be imported"), ('"tally"', "features must be a list")],
