@@ -16,7 +16,7 @@ from coarse.protocol.records import Record
 from coarse.proxy.costs import INSTRUCTION_COSTS
 from coarse.proxy.device import Device, DeviceBytes, DeviceDriver, Executor
 from coarse.proxy.feature import FeatureMachine
-from coarse.proxy.instructions import Instruction, Send
+from coarse.proxy.instructions import Instruction
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import LiveBuffers, ProxyService
 
@@ -41,6 +41,8 @@ class EmulatedDevice(Device):
         self._box = box
         self._transport = transport
         self._features: dict[str, tuple[FeatureMachine, Executor]] = {}
+        self._feature_of: dict[type, str] = {}
+        """By class of an instruction."""
         self._steps: deque[_Step] = deque()
         self._is_busy = False
         """Whether a step's time passes."""
@@ -53,6 +55,7 @@ class EmulatedDevice(Device):
         """See Device."""
         super().add_feature(name, machine, executor, carriers)
         self._features[name] = machine, executor
+        self._feature_of.update(dict.fromkeys(carriers, name))
 
     def on_record(self, record: Record) -> None:
         """See Device."""
@@ -61,6 +64,14 @@ class EmulatedDevice(Device):
             self.carry_out_of(feature_of(record), steps)
         else:
             self.carry_out(steps)
+
+    def carry_out(self, instructions: list[Instruction]) -> None:
+        """See Device: what a feature answers to an event of the kernel, such as a leave, waits for its turn, too."""
+        feature = next(filter(None, (self._feature_of.get(type(each)) for each in instructions)), None)
+        if feature is None:
+            super().carry_out(instructions)
+        else:
+            self.carry_out_of(feature, instructions)
 
     def carry_out_of(self, feature: str, steps: list[Instruction]) -> None:
         """See Device; a step's time begins once all before it are done.
@@ -90,7 +101,7 @@ class EmulatedDevice(Device):
                 self._carry_out_one(step, cost)
 
     def _cost_of(self, step: _Step) -> Cost:
-        if isinstance(step.instruction, Send):
+        if type(step.instruction) in INSTRUCTION_COSTS:
             return cost_of(INSTRUCTION_COSTS, step.instruction, 0)
         machine, _ = self._features[step.feature]
         cost = cost_of(costs_of(step.feature), step.instruction, machine.sizes(step.instruction))
@@ -131,9 +142,9 @@ class EmulatedDevice(Device):
         try:
             if cost.way is Way.SENDS:
                 with self._transport.charging(cost.amount):
-                    self.carry_out([step.instruction])
+                    super().carry_out([step.instruction])
             else:
-                self.carry_out([step.instruction])
+                super().carry_out([step.instruction])
         finally:
             self._is_within = False
 

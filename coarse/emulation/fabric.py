@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from coarse.emulation.envelope import FabricDelivery, FabricPort, Submission
+from coarse.emulation.envelope import NUMBER_BYTES, FabricDelivery, FabricPort, Submission
 from coarse.emulation.joints import JointCalls
 from coarse.hardware.degradation import RateChange
 from coarse.simulation.engine import Engine
@@ -200,7 +200,9 @@ class FabricModel:
                 seconds = submission.nbytes / self._site.adder_bytes_per_s
                 self._engine.work(("adder", submission.source), seconds, arrived)
             case FabricPort.JOINT:
-                self._charged[submission.way] += self._joints.submit(peer, submission)
+                nbytes = self._joints.submit(peer, submission)
+                self._charged[submission.way] += nbytes
+                self._joint_bytes[peer, submission.frame[:NUMBER_BYTES]] = nbytes
             case FabricPort.MEET | FabricPort.RUN:
                 self._meet(peer, submission)
             case FabricPort.TIMER:
@@ -238,7 +240,15 @@ class FabricModel:
     def _begin_time(self, engine: Engine) -> None:
         """Go on with links on which nothing moves, at 0."""
         self._engine = engine
-        self._joints = JointCalls(engine, self._site, self._worker_nodes, self._hand_on)
+        self._joints = JointCalls(engine, self._site, self._worker_nodes, self._joint_over)
+        self._joint_bytes: dict[tuple[int, bytes], int] = {}
+        """By worker and number of a call that is not over."""
+
+    def _joint_over(self, peer: int, submission: Submission, due_s: float) -> None:
+        """A call is over for a worker, for which it has lasted since that worker made it."""
+        nbytes = self._joint_bytes.pop((peer, submission.frame[:NUMBER_BYTES]), 0)
+        self._recent.append(Charged(submission.way.label, peer, peer, nbytes, submission.begin_s, due_s))
+        self._hand_on(peer, submission, due_s)
 
     def _hand_on(self, peer: int, submission: Submission, due_s: float) -> None:
         delivery = FabricDelivery(due_s, submission.way, peer, submission.frame)

@@ -68,7 +68,7 @@ class JointCalls:
             self._match(meeting)
         else:
             self._group(meeting).submit(worker, Call(submission, joint))
-        return joint.nbytes
+        return 0 if joint.kind is CollectiveKind.RECEIVE else joint.nbytes
 
     def _group(self, meeting: Meeting) -> "_Group":
         group = self._groups.get(meeting)

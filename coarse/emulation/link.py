@@ -249,7 +249,7 @@ class EmulatedLink(DeviceLink):
         return self.worker_clock.own_work(point)
 
     def spend(self, feature: str, steps: Sequence[object], sizes: object) -> None:
-        """See DeviceLink: all begin now, and each device's port sends one thing after the other."""
+        """See DeviceLink: the worker's port takes one after the other."""
         costs = [cost_of(costs_of(feature), step, sizes) for step in steps]
         ended: list[float] = []
         with self.worker_clock.waiting():
@@ -320,6 +320,7 @@ class EmulatedLink(DeviceLink):
         self._spend(FabricPort.RUN, "the other workers")
         self._box.begin_run()
         self.worker_clock.begin_run()
+        self._log.exposed.clear()
 
     def catch_up(self) -> None:
         """Return once all that has happened by this worker's clock is here."""

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
@@ -175,7 +175,7 @@ class TrainingParts(EmulatedParts):
                 self._has_begun = True
                 client.link.begin_run()
                 if self._settings.script_clock == "emulated":
-                    replace_time(client.link.worker_clock.now_s)
+                    client.before_leaving.append(replace_time(client.link.worker_clock.now_s))
         return facts
 
     def _settled_scale(self, at: Opening) -> float:
@@ -189,11 +189,11 @@ class TrainingParts(EmulatedParts):
     def _own_step(self, mode: str, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
         """The last iterations, simulated; or why not."""
         sharding = SHARDINGS.get(logs[0].mode)
-        replays: Callable[..., OwnStep | str]
+        replays: partial[OwnStep | str]
         if sharding is not None and sharding.replays_by:
             replays = partial(part_of(sharding.replays_by), logs=logs)
             own = replays(self.job, iterations=iterations)
-        elif logs[0].options and all(push.kind for row in iterations for push in row.pushes):
+        elif logs[0].options and is_gathered(logs[0], iterations):
             replays = partial(own_sharded_step, logs=logs)
             own = replays(self.job, iterations=iterations)
         elif is_gathered(logs[0], iterations):
@@ -211,6 +211,7 @@ class TrainingParts(EmulatedParts):
             own, self.job, lambda job, compute: replays(job, iterations=few, compute=compute), self._settings.machine,
             lambda machine: self._cluster_of(self.job.strategy, machine),
             is_share_assumed=self._settings.compute_scale is None and self._settings.compute_file is None,
+            slows_rings=replays.func in (own_step, own_sharded_step),
         )  # fmt: skip
 
     def _cluster_of(self, strategy: Strategy, machine: Machine | None = None) -> ModelledCluster:

@@ -100,7 +100,7 @@ def _acts_of(log: Logged, row: Iteration, compute: float) -> Iterator[_Act]:
         computed_s = max(computed_s, event.computed_s)
         if isinstance(event, Waited):
             yield _Wait(event.point.removeprefix(_WAIT))
-        else:
+        elif event.packed:  # else devices sum it, or the workers' own stream, which are left out
             yield _Call(event.name, bytes.fromhex(event.packed), event.kind == CollectiveKind.BARRIER)
     yield _Compute(compute * max(0.0, first_s + row.compute_s - computed_s))
 

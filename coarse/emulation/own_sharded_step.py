@@ -74,7 +74,9 @@ def own_sharded_step(
         besides_s = computed_s.get(_TAIL, 0.0) + sum(_alone_s(routes, call) for call in passes[0].agreements)
         for name, found in simulated.items():
             policy = ShardedPolicy(sharding=sharding if name == mode else SHARDINGS[name](), collective=collective)
-            asked = ShardedJob(units=_units(passes[0], computed_s), routes=routes, policy=policy)
+            asked = ShardedJob(
+                units=_units(passes[0], computed_s), routes=routes, policy=policy, ring_slow_down=job.ring_slow_down
+            )
             found.append(simulate_sharded(asked).iteration_s + besides_s)
         emulated.append(fmean(row.end_s - row.begin_s for row in rows))
     if not emulated:

@@ -22,7 +22,7 @@ Replay = Callable[[Job, float], "OwnStep | str"]
 
 def with_range(
     own: OwnStep, job: Job, replay: Replay, machine: str, cluster_on: Callable[[Machine], ModelledCluster], *,
-    is_share_assumed: bool,
+    is_share_assumed: bool, slows_rings: bool,
 ) -> OwnStep:  # fmt: skip
     """Add how long the same steps take at other points of the machine's intervals.
 
@@ -33,11 +33,13 @@ def with_range(
         machine: Preset or file.
         cluster_on: Gives the ranks' places on such a machine.
         is_share_assumed: Whether the accelerator's share of its peak is, so that compute may be what was published.
+        slows_rings: Whether the simulation slows compute beside a ring of the workers.
     """
     if job.num_workers > _MOST_WORKERS:
         return own
     toml, assumed = TomlFile.read(machine_path(machine)), share_factors(None)
-    intervals = intervals_of(toml, {}, {COMPUTE: assumed} if is_share_assumed and assumed is not None else None)
+    factors = {COMPUTE: assumed} if is_share_assumed and assumed is not None else None
+    intervals = [each for each in intervals_of(toml, {}, factors) if slows_rings or each.key != RING]
     central, found = replay(job, 1.0), []
     if isinstance(central, str) or not central.simulated_s:
         return own
@@ -48,8 +50,8 @@ def with_range(
         if isinstance(step, str):
             return own
         found.append(own.simulated_s * step.simulated_s / central.simulated_s)
-    factors = [each for each in intervals if each.key in FACTORS]
-    stated = ", ".join(f"{each.key} {each.low:.2g} to {each.high:.2g} times" for each in factors)
-    if len(factors) < len(intervals):
-        stated += f", {len(intervals) - len(factors)} intervals of its file"
+    of_all = [each for each in intervals if each.key in FACTORS]
+    stated = ", ".join(f"{each.key} {each.low:.2g} to {each.high:.2g} times" for each in of_all)
+    if len(of_all) < len(intervals):
+        stated += f", {len(intervals) - len(of_all)} intervals of its file"
     return own._replace(range_s=(min(own.simulated_s, *found), max(own.simulated_s, *found)), varied=stated)

@@ -34,8 +34,6 @@ class _Message(NamedTuple):
 class EmulatedTransport:
     """See DeviceTransport: one device's messages to the others."""
 
-    carries_features = True
-
     def __init__(self, carrier: DeviceTransport, proxy: ProxyProtocol, box: EmulatedMailbox) -> None:
         """`carrier` moves the bytes; `proxy` says which chunks are added."""
         self._carrier = carrier

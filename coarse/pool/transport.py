@@ -11,8 +11,6 @@ from coarse.pool.shared.memory import Pool
 class PoolTransport:
     """See DeviceTransport: one device's rings to and from all others."""
 
-    carries_features = True
-
     def __init__(self, pool: Pool, places: dict[tuple[int, int], RingPlace], device: int, num_devices: int) -> None:
         """`places` are by (writer, reader); no device may send before all have been made."""
         self._pool = pool

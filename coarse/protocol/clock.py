@@ -17,15 +17,22 @@ def replace_sleep(sleep: Callable[[float], None]) -> None:
     time.sleep = sleep  # type: ignore[assignment]
 
 
-def replace_time(now_s: Callable[[], float]) -> None:
+def replace_time(now_s: Callable[[], float]) -> Callable[[], None]:
     """Have the main thread's `time.perf_counter` and `time.time` go on by another clock from now on, in seconds; those
-    of other threads, and coarse's own, stay."""
+    of other threads, and coarse's own, stay. Return what gives them back."""
     begin_s = now_s()
+    before = {name: getattr(time, name) for name in ("perf_counter", "perf_counter_ns", "time", "time_ns")}
     for name in ("perf_counter", "time"):
         real, real_ns = getattr(time, name), getattr(time, f"{name}_ns")
         shift_s = real() - begin_s
         setattr(time, name, partial(_shown_s, real, now_s, shift_s))
         setattr(time, f"{name}_ns", partial(_shown_ns, real_ns, now_s, shift_s))
+
+    def give_back() -> None:
+        for name, real in before.items():
+            setattr(time, name, real)
+
+    return give_back
 
 
 def _shown_s(real: Callable[[], float], now_s: Callable[[], float], shift_s: float) -> float:

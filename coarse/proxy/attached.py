@@ -139,6 +139,6 @@ class AttachedFeatures:
         if self._send is None:
             raise UnsupportedError(
                 f"the feature {name!r} sends a message to memory device {device}, and devices of this job send one "
-                "another none (one node, or emulated links); ask can_send first"
+                "another none (one node); ask can_send first"
             )
         self._send(device, tag_of(name, number), payload)

@@ -30,8 +30,7 @@ class ServiceKit:
     carry_out: Callable[[Steps], None]
     """In the service's thread alone: in carriers, `poll`, `work` and `on_message`."""
     can_send: bool
-    """False where devices of this job send one another no messages of features: one node without rings, emulated
-    links."""
+    """False where devices of this job send one another nothing: one node without rings."""
     give: Callable[[int, int, np.ndarray], None]
     """Sends (n,) uint8 to a device, as `send` does, that nobody changes or frees any more; it is not copied."""
 

@@ -153,10 +153,9 @@ class ProxyService:
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
         self._device = self._make_device(protocol, self._rings)
-        carries_features = transport is not None and transport.carries_features
         self._features = AttachedFeatures(
             protocol, placement, self._device, memories, clock, mailbox, self._wake,
-            self._send_message if carries_features else None,
+            self._send_message if transport is not None else None,
         )  # fmt: skip
 
     def serve(self) -> None:

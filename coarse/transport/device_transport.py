@@ -15,11 +15,6 @@ class DeviceTransport(Protocol):
     """
 
     @property
-    def carries_features(self) -> bool:
-        """Whether messages of features may go this way."""
-        ...
-
-    @property
     def sent_bytes(self) -> list[int]:
         """By device that they went to."""
         ...

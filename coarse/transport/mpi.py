@@ -55,9 +55,6 @@ class _Arriving:
 class MpiTransport:
     """See DeviceTransport: between the devices' ranks on a communicator of their own."""
 
-    carries_features = True
-    """Whether messages of features may go this way."""
-
     def __init__(
         self, comm: MPI.Comm, rank_of_device: tuple[int, ...], near: frozenset[int] = frozenset()
     ) -> None:
@@ -125,7 +122,12 @@ class MpiTransport:
                 if message is None:
                     return
                 nbytes, tag = status.Get_count(MPI.BYTE), status.Get_tag()
-                from_device = self._receiving[self._device_of[status.Get_source()]]
+                device = self._device_of[status.Get_source()]
+                from_device = self._receiving[device]
+                if device in self._lost:  # the rest of what it had begun to send
+                    rest = np.empty(nbytes, np.uint8)
+                    self._given_up.append((message.Irecv([rest, MPI.BYTE]), rest))
+                    continue
                 if tag >= _LENGTH:
                     length = np.empty(1, np.int64)
                     message.Recv([length, MPI.BYTE])

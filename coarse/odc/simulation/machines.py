@@ -138,13 +138,13 @@ class SimulatedOdc:
     # --- workers
 
     def _program(self, member: int, work: Sequence[Sequence[Act]]) -> Waits:
-        client, units = self._clients[member], range(len(self._declaration.units))
+        client, declared = self._clients[member], self._declaration.units
         sizes = OdcSizes(self._layout, client.device)
         for number, acts in enumerate(work):
             fetches: dict[int, Fetch] = {}
             for act in (*acts, None):
                 if not isinstance(act, Compute) and not client.is_published(0):  # before, an optimizer steps
-                    client.publish(0, len(units), [True] * len(units))
+                    client.publish(0, len(declared), [not number or bool(unit.segments) for unit in declared])
                 match act:
                     case Compute(seconds):
                         yield seconds

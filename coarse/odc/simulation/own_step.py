@@ -14,7 +14,7 @@ from coarse.odc.simulation.machines import Act, Compute, PushPiece, Read, Simula
 from coarse.parallel.sharded.transfers import Phase
 from coarse.simulation.job import Job
 
-_WAIT = "wait "
+_WAIT, _END = "wait ", "end of "
 _GATHERS = (Phase.FORWARD_GATHER, Phase.BACKWARD_GATHER)
 _Event = tuple[Phase, str]
 """What a worker waited for, and of which unit."""
@@ -40,24 +40,26 @@ def own_minibatches(
     declaration, names = OdcDeclaration.of_text(options["declaration"]), list(options["units"])
     if len(declaration.members) < len(logs):
         return "some workers have no part of the model"
-    by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in range(len(logs))]
-    count = min(map(len, by_worker))
-    if not count:
+    ends = [[number for number, waited in enumerate(log.waits) if waited.point.startswith(_END)] for log in logs]
+    most = min(MOST_STEPS, len(iterations) // len(logs))
+    count = min(most, min(map(len, ends)) - 1)
+    if count < 1:
         return "there are too few iterations"
-    rows = [own[-count:] for own in by_worker]
-    acts = [[_acts_of(log, row, names, compute) for row in own] for log, own in zip(logs, rows, strict=True)]
-    work = [[own[number] for own in acts] for number in range(count)]
+    minibatches = [
+        [log.waits[first : past + 1] for first, past in pairwise(own[-count - 1 :])]
+        for log, own in zip(logs, ends, strict=True)
+    ]
+    acts = [[_acts_of(waits, names, compute) for waits in own] for own in minibatches]
+    work = [[acts[member][number] for member in declaration.members] for number in range(count)]
     run = SimulatedOdc(job.placement, declaration, job.site).run([work[0], *work])
     simulated = [last - first for first, last in zip(run.called_s[0], run.called_s[-1], strict=True)]
-    emulated = [own[-1].end_s - own[0].begin_s for own in rows]
+    emulated = [own[-1][-1].at_s - own[0][0].at_s for own in minibatches]
     return OwnStep(fmean(simulated) / count, fmean(emulated) / count)
 
 
-def _acts_of(log: Logged, row: Iteration, names: Sequence[str], compute: float) -> list[Act]:
-    """Return what a worker did from one end of a minibatch to the next: see [Note: whose compute]."""
-    ends = [number for number, waited in enumerate(log.waits) if _event_of(waited) is None]
-    first, past = (next(n for n in ends if log.waits[n].at_s == at_s) for at_s in (row.begin_s, row.end_s))
-    waits = log.waits[first : past + 1]
+def _acts_of(waits: Sequence[Waited], names: Sequence[str], compute: float) -> list[Act]:
+    """Return what a worker did from one end of a minibatch to the next: see [Note: whose compute]. Other waits than for
+    the model are left out."""
     events = [_event_of(waited) for waited in waits[:-1]]
     found: list[Act] = []
     for number, (event, (waited, following)) in enumerate(zip(events, pairwise(waits), strict=True)):
@@ -70,7 +72,7 @@ def _acts_of(log: Logged, row: Iteration, names: Sequence[str], compute: float) 
 
 
 def _event_of(waited: Waited) -> _Event | None:
-    """Return what was waited for; None of the end of a minibatch."""
+    """Return what was waited for; None of all but a unit."""
     name = waited.point.removeprefix(_WAIT)
     found = [(phase, name.removeprefix(f"{phase} of ")) for phase in Phase if name.startswith(f"{phase} of ")]
     return found[0] if found else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from coarse.errors import CapacityError
 from coarse.odc.client.model import OdcModel
@@ -17,8 +18,10 @@ from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 from coarse.torch.fsdp.groups import settle, shard_groups
 
 if TYPE_CHECKING:
+    from coarse.client.client import Client
     from coarse.torch.fsdp.plan import Plan
 
+_num_sharded: WeakKeyDictionary[Client, int] = WeakKeyDictionary()
 _NUM_SLOTS = 4
 """Pieces of one worker that may be under way."""
 
@@ -48,7 +51,9 @@ def shard_on_demand(plan: Plan, call: str) -> None:
     group = shard_groups().group_of(members, request.collective)
     client = current().require_client()
     number = client.next_model()
-    told = {"declaration": declaration.to_text(), "units": [unit.name for unit in sharded]} if number == 0 else {}
+    is_first = not _num_sharded.get(client)
+    _num_sharded[client] = _num_sharded.get(client, 0) + 1
+    told = {"declaration": declaration.to_text(), "units": [unit.name for unit in sharded]} if is_first else {}
     client.link.note_mode(name_of(plan.sharding), collective=request.collective, **told)
     made: list[OdcModel] = []
 

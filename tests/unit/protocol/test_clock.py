@@ -30,7 +30,7 @@ def test_a_script_s_clocks_may_go_by_another_and_those_of_other_threads_stay(mon
     for name, told in (("perf_counter", 7.0), ("time", 100.0), ("perf_counter_ns", 7), ("time_ns", 100)):
         monkeypatch.setattr(clock.time, name, lambda told=told: told)
     own_s, shown = [3.0], []
-    clock.replace_time(lambda: own_s[0])
+    give_back = clock.replace_time(lambda: own_s[0])
     own_s[0] += 0.5
     script = clock.time
     assert (script.perf_counter(), script.time()) == (7.5, 100.5)
@@ -39,6 +39,8 @@ def test_a_script_s_clocks_may_go_by_another_and_those_of_other_threads_stay(mon
     other.start()
     other.join()
     assert shown == [7.0, 100]
+    give_back()
+    assert (script.perf_counter(), script.time(), script.time_ns()) == (7.0, 100.0, 100)
 
 
 def test_virtual_time_jumps_forward_and_never_back():
