@@ -1,10 +1,14 @@
 """The minibatches of an emulated run in mode odc, as a job for the simulator: what each worker read and pushed.
 
+[Note: one model] Each call of `fully_shard` has made a model at the devices. They end together, and are simulated as
+one.
+
 [Note: whose compute] What a worker computes between two waits follows what it waited for. A unit is fetched while the
 one before it is computed, as FSDP2 asks for them; the first of a forward or a backward when it is read.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
@@ -35,12 +39,15 @@ def own_minibatches(
         The means of a minibatch, or why there are none.
     """
     options = logs[0].options
-    if "declaration" not in options:
-        return "several models are fetched on demand"
-    declaration, names = OdcDeclaration.of_text(options["declaration"]), list(options["units"])
+    if options.get("trees", 0) != 1:
+        return "several models end their minibatches apart"
+    declaration, names = _whole([*map(OdcDeclaration.of_text, options["declarations"])]), list(options["units"])
+    if declaration is None:
+        return "parts of the model are fetched by unlike workers, or in unlike ways"
     if len(declaration.members) < len(logs):
         return "some workers have no part of the model"
-    ends = [[number for number, waited in enumerate(log.waits) if waited.point.startswith(_END)] for log in logs]
+    end = next((waited.point for waited in logs[0].waits if waited.point.startswith(_END)), "")
+    ends = [[number for number, waited in enumerate(log.waits) if waited.point == end] for log in logs]
     most = min(MOST_STEPS, len(iterations) // len(logs))
     count = min(most, min(map(len, ends)) - 1)
     if count < 1:
@@ -55,6 +62,15 @@ def own_minibatches(
     simulated = [last - first for first, last in zip(run.called_s[0], run.called_s[-1], strict=True)]
     emulated = [own[-1][-1].at_s - own[0][0].at_s for own in minibatches]
     return OwnStep(fmean(simulated) / count, fmean(emulated) / count)
+
+
+def _whole(parts: Sequence[OdcDeclaration]) -> OdcDeclaration | None:
+    """Return one model of all units that calls of `fully_shard` have made models of; None where these differ."""
+    first = parts[0]
+    if any(replace(part, units=first.units) != first for part in parts):
+        return None
+    units = tuple(unit for part in parts for unit in part.units)
+    return replace(first, units=units, num_slots=sum(part.num_slots for part in parts))
 
 
 def _acts_of(waits: Sequence[Waited], names: Sequence[str], compute: float) -> list[Act]:

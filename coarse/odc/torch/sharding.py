@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from coarse.errors import CapacityError
 from coarse.odc.client.model import OdcModel
@@ -12,16 +11,14 @@ from coarse.odc.torch.minibatch import watch_optimizers
 from coarse.odc.torch.tree import OdcTree, trees_in
 from coarse.odc.torch.unit import OnDemandUnit
 from coarse.session import current
-from coarse.strategy.sharding import Sum, name_of
+from coarse.strategy.sharding import Sum
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 from coarse.torch.fsdp.groups import settle, shard_groups
 
 if TYPE_CHECKING:
-    from coarse.client.client import Client
     from coarse.torch.fsdp.plan import Plan
 
-_num_sharded: WeakKeyDictionary[Client, int] = WeakKeyDictionary()
 _NUM_SLOTS = 4
 """Pieces of one worker that may be under way."""
 
@@ -51,10 +48,6 @@ def shard_on_demand(plan: Plan, call: str) -> None:
     group = shard_groups().group_of(members, request.collective)
     client = current().require_client()
     number = client.next_model()
-    is_first = not _num_sharded.get(client)
-    _num_sharded[client] = _num_sharded.get(client, 0) + 1
-    told = {"declaration": declaration.to_text(), "units": [unit.name for unit in sharded]} if is_first else {}
-    client.link.note_mode(name_of(plan.sharding), collective=request.collective, **told)
     made: list[OdcModel] = []
 
     def make() -> OdcModel:

@@ -20,6 +20,7 @@ from coarse.odc.layout import NO_TOKENS
 from coarse.odc.records import OdcCommitted
 from coarse.odc.torch.unit import OnDemandUnit
 from coarse.odc.wide_sum import Misfit
+from coarse.session import current
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, is_in_backward
 from coarse.torch.fsdp.prefetching import EnteredUnits
 
@@ -40,6 +41,7 @@ class OdcTree:
         self._had_pieces = False
         """Whether anybody had pushed a gradient in the minibatch that ended last; alike on all workers."""
         self._has_said_sync = False
+        self._is_told = False
         self._has_begun = False
         """Whether a forward was noticed, and so other roots above these units are watched."""
         _trees.add(self)
@@ -132,6 +134,9 @@ class OdcTree:
         """See end_minibatch."""
         if is_in_backward():
             raise ConfigError("end_minibatch was called within backward; call it after the last microbatch")
+        if not self._is_told:
+            self._is_told = True
+            self._tell()
         if not self._committed:  # else this call goes on where one that stalled has stopped
             self.publish()
             for unit in self.units():
@@ -154,6 +159,13 @@ class OdcTree:
             divisor = len(model.layout.members) if one.tokens == NO_TOKENS else one.tokens
             for unit in units:
                 unit.write_gradients(one, float(divisor))
+
+    def _tell(self) -> None:
+        """Tell an emulated job's account what ends; units have their names by now."""
+        declarations = [model.declaration.to_text() for model, _ in self.models]
+        names = [unit.name for unit in self.units()]
+        link = current().require_client().link
+        link.note_mode("odc", declarations=declarations, units=names, trees=len(_trees))
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """End the minibatch where the script has not, since this optimizer has stepped last."""

@@ -44,7 +44,7 @@ def logged(step_s, forward_s, members=(0, 1), besides=(), options=None):
         waits += [Waited(2.0 * number + 0.5, computed_s, point) for point in besides]
         waits.append(Waited(2.0 * number + 1.0, computed_s + step_s, "wait forward gather of root"))
         computed_s += step_s + forward_s
-    said = {"declaration": declared(members).to_text(), "units": ["root"]} if options is None else options
+    said = {"declarations": [declared(members).to_text()], "units": ["root"], "trees": 1} | (options or {})
     return Logged([], {}, 0.0, "", "odc", said, {}, (0.0, math.inf), waits, (0, 0), [])
 
 
@@ -67,6 +67,13 @@ def test_a_minibatch_takes_its_compute_and_the_read_of_what_never_changes(job, b
     assert slower.simulated_s - found.simulated_s == pytest.approx(3e-3, rel=1e-6)
 
 
+def test_models_of_several_calls_are_one(job):
+    one = [logged(2e-3, 1e-3)] * 2
+    halves = [declared().to_text()] * 2
+    two = [logged(2e-3, 1e-3, options={"declarations": halves, "units": ["root", "layers.0"]})] * 2
+    assert own_minibatches(job, two, ROWS).simulated_s == pytest.approx(own_minibatches(job, one, ROWS).simulated_s)
+
+
 def test_workers_are_those_of_the_declaration_in_its_order(job):
     logs = [logged(2e-3, 1e-3, members=(1, 0)), logged(5e-3, 1e-3, members=(1, 0))]
     swapped = [logged(5e-3, 1e-3), logged(2e-3, 1e-3)]
@@ -76,8 +83,11 @@ def test_workers_are_those_of_the_declaration_in_its_order(job):
 
 
 def test_what_cannot_be_simulated_is_said(job):
-    several = logged(1e-3, 1e-3, options={"collective": "hierarchical"})
-    assert own_minibatches(job, [several] * 2, ROWS) == "several models are fetched on demand"
+    several = logged(1e-3, 1e-3, options={"trees": 2})
+    assert own_minibatches(job, [several] * 2, ROWS) == "several models end their minibatches apart"
+    unlike = [declared().to_text(), declared((1, 0)).to_text()]
+    several = logged(1e-3, 1e-3, options={"declarations": unlike})
+    assert own_minibatches(job, [several] * 2, ROWS).startswith("parts of the model are fetched by unlike workers")
     alone = logged(1e-3, 1e-3, members=(0,))
     assert own_minibatches(job, [alone] * 2, ROWS) == "some workers have no part of the model"
     short = logged(1e-3, 1e-3)
