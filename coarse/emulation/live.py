@@ -192,10 +192,10 @@ class TrainingParts(EmulatedParts):
         replays: partial[OwnStep | str]
         if sharding is not None and sharding.replays_by:
             replays = partial(part_of(sharding.replays_by), logs=logs)
-            own = replays(self.job, iterations=iterations)
+            own = replays(self.job, iterations=iterations, with_others=True)
         elif logs[0].options and is_gathered(logs[0], iterations):
             replays = partial(own_sharded_step, logs=logs)
-            own = replays(self.job, iterations=iterations)
+            own = replays(self.job, iterations=iterations, with_others=True)
         elif is_gathered(logs[0], iterations):
             replays = partial(own_calls, logs=logs)
             own = replays(self.job, iterations=iterations)

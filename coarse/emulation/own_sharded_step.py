@@ -38,8 +38,9 @@ _Slot = tuple[Phase, str]
 
 
 def own_sharded_step(
-    job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration], compute: float = 1.0
-) -> OwnStep | str:
+    job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration], compute: float = 1.0, *,
+    with_others: bool = False,
+) -> OwnStep | str:  # fmt: skip
     """Simulate the last iterations, each by itself.
 
     Args:
@@ -47,6 +48,7 @@ def own_sharded_step(
         logs: Each worker's.
         iterations: Counted ones of all workers.
         compute: Factor on all compute.
+        with_others: Whether other modes are simulated, too.
 
     Returns:
         The means, or why there are none.
@@ -61,7 +63,8 @@ def own_sharded_step(
     workers = tuple(range(len(logs)))
     routes = SiteRoutes(site=job.site, workers=workers, worker_nodes=job.placement.cluster.worker_nodes)
     by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in workers]
-    simulated: dict[str, list[float]] = {name: [] for name in dict.fromkeys((mode, *COLLECTIVE))}
+    modes = dict.fromkeys((mode, *COLLECTIVE)) if with_others else (mode,)
+    simulated: dict[str, list[float]] = {name: [] for name in modes}
     emulated = []
     for rows in zip(*by_worker, strict=False):
         near = len(routes.nodes[0])

@@ -14,19 +14,19 @@ from statistics import fmean
 
 from coarse.emulation.account import MOST_STEPS, Iteration, Logged, OwnStep, Waited
 from coarse.odc.layout import OdcDeclaration
+from coarse.odc.simulation.by_collectives import Passed, in_collective_modes
 from coarse.odc.simulation.machines import Act, Compute, PushPiece, Read, SimulatedOdc
 from coarse.parallel.sharded.transfers import Phase
 from coarse.simulation.job import Job
 
 _WAIT, _END = "wait ", "end of "
 _GATHERS = (Phase.FORWARD_GATHER, Phase.BACKWARD_GATHER)
-_Event = tuple[Phase, str]
-"""What a worker waited for, and of which unit."""
 
 
 def own_minibatches(
-    job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration], compute: float = 1.0
-) -> OwnStep | str:
+    job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration], compute: float = 1.0, *,
+    with_others: bool = False,
+) -> OwnStep | str:  # fmt: skip
     """Simulate the last minibatches of a run, one after the other.
 
     Args:
@@ -34,6 +34,7 @@ def own_minibatches(
         logs: Each worker's.
         iterations: Counted ones of all workers.
         compute: Factor on all compute.
+        with_others: Whether other modes are simulated, too.
 
     Returns:
         The means of a minibatch, or why there are none.
@@ -56,12 +57,14 @@ def own_minibatches(
         [log.waits[first : past + 1] for first, past in pairwise(own[-count - 1 :])]
         for log, own in zip(logs, ends, strict=True)
     ]
-    acts = [[_acts_of(waits, names, compute) for waits in own] for own in minibatches]
+    passed = [[_passed(waits, compute) for waits in own] for own in minibatches]
+    acts = [[_acts_of(each, names) for each in own] for own in passed]
     work = [[acts[member][number] for member in declaration.members] for number in range(count)]
     run = SimulatedOdc(job.placement, declaration, job.site).run([work[0], *work])
     simulated = [last - first for first, last in zip(run.called_s[0], run.called_s[-1], strict=True)]
     emulated = [own[-1][-1].at_s - own[0][0].at_s for own in minibatches]
-    return OwnStep(fmean(simulated) / count, fmean(emulated) / count)
+    others = in_collective_modes(job, declaration, names, passed) if with_others else ()
+    return OwnStep(fmean(simulated) / count, fmean(emulated) / count, others)
 
 
 def _whole(parts: Sequence[OdcDeclaration]) -> OdcDeclaration | None:
@@ -73,31 +76,31 @@ def _whole(parts: Sequence[OdcDeclaration]) -> OdcDeclaration | None:
     return replace(first, units=units, num_slots=sum(part.num_slots for part in parts))
 
 
-def _acts_of(waits: Sequence[Waited], names: Sequence[str], compute: float) -> list[Act]:
-    """Return what a worker did from one end of a minibatch to the next: see [Note: whose compute]. Other waits than for
-    the model are left out."""
-    events = [_event_of(waited) for waited in waits[:-1]]
-    found: list[Act] = []
-    for number, (event, (waited, following)) in enumerate(zip(events, pairwise(waits), strict=True)):
-        if event is not None:
-            phase, unit = event
-            place, is_read = names.index(unit), phase in _GATHERS
-            found.append(Read(place, _following(events, number, names)) if is_read else PushPiece(place))
-        found.append(Compute(compute * (following.computed_s - waited.computed_s)))
+def _passed(waits: Sequence[Waited], compute: float) -> list[Passed]:
+    """Return what a worker did from one end of a minibatch to the next: see [Note: whose compute]."""
+    found = []
+    for waited, following in pairwise(waits):
+        name, seconds = waited.point.removeprefix(_WAIT), compute * (following.computed_s - waited.computed_s)
+        phase = next((phase for phase in Phase if name.startswith(f"{phase} of ")), None)
+        found.append(Passed(phase, name.removeprefix(f"{phase} of "), seconds))
     return found
 
 
-def _event_of(waited: Waited) -> _Event | None:
-    """Return what was waited for; None of all but a unit."""
-    name = waited.point.removeprefix(_WAIT)
-    found = [(phase, name.removeprefix(f"{phase} of ")) for phase in Phase if name.startswith(f"{phase} of ")]
-    return found[0] if found else None
+def _acts_of(passed: Sequence[Passed], names: Sequence[str]) -> list[Act]:
+    """Return the same for the simulator; waits that are of no unit are left out."""
+    found: list[Act] = []
+    for number, each in enumerate(passed):
+        if each.phase in _GATHERS:
+            found.append(Read(names.index(each.unit), _following(passed, number, names)))
+        elif each.phase is not None:
+            found.append(PushPiece(names.index(each.unit)))
+        found.append(Compute(each.seconds))
+    return found
 
 
-def _following(events: Sequence[_Event | None], number: int, names: Sequence[str]) -> int | None:
+def _following(passed: Sequence[Passed], number: int, names: Sequence[str]) -> int | None:
     """Return the unit that is fetched after a read: the next one of its pass."""
-    own = events[number]
-    following = next((event for event in events[number + 1 :] if event is not None and event[0] in _GATHERS), None)
-    if own is None or following is None or following[0] is not own[0]:
+    following = next((each for each in passed[number + 1 :] if each.phase in _GATHERS), None)
+    if following is None or following.phase is not passed[number].phase:
         return None
-    return names.index(following[1])
+    return names.index(following.unit)

@@ -80,7 +80,7 @@ def simulated_s(job, slow=1.0, mode="fsdp"):
 def test_units_have_their_bytes_and_the_compute_that_follows_their_waits_and_the_slowest_worker_counts(job):
     logs = [log_of(), log_of(slow=2.0)]
     rows = [*rows_of(logs[0], 0), *rows_of(logs[1], 1, slow=2.0)]
-    found = own_sharded_step(job, logs, rows)
+    found = own_sharded_step(job, logs, rows, with_others=True)
     assert found.emulated_s == 1.0
     assert found.simulated_s == pytest.approx(simulated_s(job, slow=2.0), rel=1e-9)
     assert dict(found.others)["fcdp"] == pytest.approx(simulated_s(job, 2.0, "fcdp"), rel=1e-9)
@@ -90,7 +90,7 @@ def test_units_have_their_bytes_and_the_compute_that_follows_their_waits_and_the
 def test_agreements_are_added_and_what_is_not_simulated_is_said(job):
     logs = [log_of(has_agreement=True) for _ in EVERYBODY]
     rows = [row for worker in EVERYBODY for row in rows_of(logs[worker], worker)]
-    with_agreement = own_sharded_step(job, logs, rows).simulated_s
+    with_agreement = own_sharded_step(job, logs, rows, with_others=True).simulated_s
     assert 0 < with_agreement - simulated_s(job) < 1e-3  # a few messages of one byte and more between nodes
     for mode, options, said in (
         ("Mine", {}, "a sharded mode of a file"),

@@ -93,3 +93,35 @@ def test_what_cannot_be_simulated_is_said(job):
     short = logged(1e-3, 1e-3)
     short = short._replace(waits=short.waits[:1])
     assert own_minibatches(job, [short] * 2, ROWS) == "there are too few iterations"
+
+
+def microbatches(counts, forward_s, backward_s):
+    """A worker whose minibatches have so many microbatches of one unit."""
+    waits, computed_s, at_s = [], 0.0, 0.0
+
+    def wait(point, seconds):
+        nonlocal computed_s, at_s
+        waits.append(Waited(at_s, computed_s, point))
+        computed_s, at_s = computed_s + seconds, at_s + 1.0
+
+    for count in (*counts, 0):
+        wait("end of call 1 of fully_shard", 0.0)
+        for _ in range(count):
+            wait("wait forward gather of root", forward_s)
+            wait("wait backward gather of root", backward_s)
+    return logged(0.0, 0.0)._replace(waits=waits)
+
+
+def test_modes_by_collectives_take_the_slowest_worker_of_each_microbatch(job):
+    logs = [microbatches([2, 2], 1e-3, 5e-3), microbatches([2, 2], 3e-3, 2e-3)]
+    others = dict(own_minibatches(job, logs, ROWS, with_others=True).others)
+    assert set(others) == {"fsdp", "hybrid", "zeropp", "fcdp"}
+    assert 2 * 8e-3 < others["fsdp"] < 2 * 8e-3 + 4 * 2 * read_s(job, 2 * SHARD, job.site.pull)
+    assert others["fsdp"] == pytest.approx(others["hybrid"])
+
+
+def test_modes_by_collectives_have_no_unequal_microbatches(job):
+    logs = [microbatches([2, 2], 1e-3, 2e-3), microbatches([1, 3], 1e-3, 2e-3)]
+    assert own_minibatches(job, logs, ROWS, with_others=True).others == ()
+    alike = [logs[0]] * 2
+    assert own_minibatches(job, alike, ROWS).others == ()
