@@ -2,10 +2,11 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -33,7 +34,8 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
 from coarse.protocol.clock import WallClock, replace_sleep, replace_time
 from coarse.protocol.config import BY_WALL, Config, EmulateSettings
-from coarse.protocol.features import part_of
+from coarse.protocol.costs import no_cost
+from coarse.protocol.features import costs_of, part_of, use_features
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.place import GpuMemory
 from coarse.protocol.plan import Facts, Placement
@@ -51,6 +53,7 @@ from coarse.transport.comm_world import wait_within
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.node import NodeShare
 
+Part = TypeVar("Part")
 _FEW = 2
 """So many iterations of each worker are simulated for ranges."""
 _STALL_FACTOR = 10.0
@@ -75,6 +78,19 @@ class EmulatedClient(Client):
         with self.link.worker_clock.own_work(f"push {descriptor.name}"):
             self.link.note(descriptor, is_workers=False)
             return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
+
+    def part(self, make: Callable[[Client], Part]) -> Part:
+        """See Client.
+
+        Raises:
+            UnsupportedError: the feature states the cost of none of its records.
+        """
+        for spec in use_features(()):
+            module, records = spec.records.partition(":")[0], part_of(spec.records)
+            is_its = make.__module__.startswith(f"{module.rpartition('.')[0]}.")
+            if is_its and not set(records) & set(costs_of(spec.name)):
+                raise no_cost(records[0])
+        return super().part(make)
 
     def take(self, key: int, out: np.ndarray | None, timeout_s: float | None) -> tuple[np.ndarray, bool]:
         """See Client."""

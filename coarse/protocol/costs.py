@@ -64,9 +64,13 @@ def cost_of(costs: Costs, one: object, sizes: object) -> Cost:
     """
     found = costs.get(type(one))
     if found is None:
-        raise UnsupportedError(
-            f"no cost is stated of {type(one).__name__}, so its time would be missing from the result; leave out "
-            "--machine, predict the mode (coarse predict --modes), or state the cost in the table of its feature "
-            "(FeatureSpec.costs)"
-        )
+        raise no_cost(type(one))
     return found(one, sizes)
+
+
+def no_cost(kind: type) -> UnsupportedError:
+    """Return the error that says that a class has no cost."""
+    return UnsupportedError(
+        f"no cost is stated of {kind.__name__}, so its time would be missing from the result; leave out --machine, "
+        "predict the mode (coarse predict --modes), or state the cost in the table of its feature (FeatureSpec.costs)"
+    )
