@@ -7,22 +7,25 @@ and waits for no core, time goes on without it.
 """
 
 import contextlib
+import os
 import socket
 import sys
 import sysconfig
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 from coarse.emulation.fabric import Absence
 from coarse.emulation.horizon import Horizon
-from coarse.protocol.clock import WallClock, cpu_clock_of
+from coarse.protocol.clock import WallClock
 
 _STILL_S, _GLANCE_S = 2.0, 0.1
 _BUSY_SHARE = 0.05
 """CPU seconds for each that passes, below which a process does nothing but wait."""
+_OWN_THREAD = "coarse-own"
+_STATE, _USER, _SYSTEM = 0, 11, 12
+"""Places in /proc/PID/task/TID/stat, behind the name: the state, and ticks of CPU time."""
 _ANSWER_S = 0.5
 _LIBRARIES = (
     str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tf_strategy"), "/site-packages/",
@@ -56,6 +59,12 @@ class LineTeller:
             frame = sys._current_frames().get(threading.main_thread().ident or 0)
             with contextlib.suppress(OSError):
                 self._socket.sendto(_line_of(frame).encode(), whose)
+
+
+def mark_own(thread: threading.Thread) -> None:
+    """Have a thread of this process be known as coarse's own: that it looks again and again is no compute."""
+    with contextlib.suppress(OSError):  # it has ended
+        Path(f"/proc/self/task/{thread.native_id}/comm").write_text(_OWN_THREAD)
 
 
 def _address(run: str, worker: int) -> str:
@@ -130,17 +139,21 @@ class Absences:
         )
 
     def _cpu_s(self, worker: int) -> float:
-        with contextlib.suppress(OSError):
-            return time.clock_gettime(cpu_clock_of(self._process_ids[worker]))
-        return 0.0
+        """CPU seconds of a worker's threads, but for coarse's own."""
+        ticks = (int(each[_USER]) + int(each[_SYSTEM]) for each in self._threads(worker))
+        return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
     def _wants_a_core(self, worker: int) -> bool:
         """Return whether a thread of a worker runs, or would if others did not: it computes, however slowly."""
-        states = []
+        return any(each[_STATE] == "R" for each in self._threads(worker))
+
+    def _threads(self, worker: int) -> Iterator[list[str]]:
+        """Yield what /proc says of a worker's threads behind their names, but for coarse's own."""
         for stat in Path(f"/proc/{self._process_ids[worker]}/task").glob("*/stat"):
             with contextlib.suppress(OSError):  # the thread has ended
-                states.append(stat.read_text().rpartition(")")[2].split()[0])
-        return "R" in states
+                name, _, fields = stat.read_text().partition("(")[2].rpartition(")")
+                if name != _OWN_THREAD:
+                    yield fields.split()
 
     def _place(self, worker: int) -> str:
         """Return the line of the script at which a worker is; "" where it doesn't say."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from coarse.client.link import FUTURES_THREADS, Awaitable, DeviceLink, Due
 from coarse.client.protocol import ClientProtocol
+from coarse.emulation.absences import mark_own
 from coarse.emulation.account import Push, Waited, WorkerLog
 from coarse.emulation.compute import ComputeClock, Stretches
 from coarse.emulation.envelope import FabricPort
@@ -284,6 +285,7 @@ class EmulatedLink(DeviceLink):
     def note_thread(self, thread: threading.Thread) -> None:
         """See DeviceLink."""
         self._own_threads.add(thread)
+        mark_own(thread)
         self.worker_clock.leave_out(thread)
 
     def _pass_point(self, name: str) -> None:
