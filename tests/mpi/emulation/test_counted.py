@@ -30,7 +30,7 @@ def of_devices(found, name):
     return sum(each[name] for each in found[0]["devices"].values())
 
 
-@pytest.mark.parametrize(("mode", "devices"), [("coarse", 2), ("dense", 1)])
+@pytest.mark.parametrize(("mode", "devices"), [("coarse", 2), pytest.param("dense", 1, marks=pytest.mark.test_all)])
 def test_on_a_node_what_is_pushed_and_added_is_charged_once(mode, devices, tmp_path):
     charged, _, found = counted(tmp_path, "push", devices=devices, COARSE_MODE=mode)
     pushed = sum(each["bytes"] for each in found)
@@ -49,6 +49,7 @@ def test_between_nodes_rings_send_what_is_charged_and_add_half_of_it(tmp_path):
     assert charged["adder"] == of_devices(found, "folded_bytes") + charged["devices"] // 2
 
 
+@pytest.mark.test_all
 def test_what_workers_reduce_among_themselves_is_charged_as_joint(tmp_path):
     charged, _, found = counted(tmp_path, "optimizer", COARSE_MODE="allreduce")
     assert charged["joint"] == sum(each["reduced"] for each in found) > 0
@@ -56,7 +57,7 @@ def test_what_workers_reduce_among_themselves_is_charged_as_joint(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [
-    "fsdp", "odc", *(pytest.param(mode, marks=pytest.mark.test_all) for mode in ("hybrid", "zeropp", "fcdp")),
+    "odc", *(pytest.param(mode, marks=pytest.mark.test_all) for mode in ("fsdp", "hybrid", "zeropp", "fcdp")),
 ])  # fmt: skip
 def test_between_nodes_sharded_modes_send_what_is_charged(kind, tmp_path):
     charged, links, found = counted(tmp_path, kind, workers=4, nodes=2)

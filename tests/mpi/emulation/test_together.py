@@ -54,6 +54,7 @@ def test_collectives_and_messages_have_their_live_bits_and_the_times_of_their_li
     assert json.loads((tmp_path / "there" / RUN_FILE).read_text())["num_late"] == 0
 
 
+@pytest.mark.test_all
 def test_all_reduces_of_groups_by_the_workers_ring_give_what_mpis_do(tmp_path):
     by_mpi, _ = run(tmp_path / "mpi", "collectives", workers=4)
     (tmp_path / "ring.toml").write_text('worker_collective = "ring"\n')
