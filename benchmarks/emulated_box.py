@@ -43,10 +43,14 @@ def machine_file(folder: Path, latency_us: float) -> Path:
     text = _PRESET.read_text(encoding="utf-8")
     text = re.sub("bandwidth_gb_per_s = 0.1182 .*", f"bandwidth_gb_per_s = {RATE_MBIT / 8e3 * PAYLOAD}", text)
     text = re.sub("latency_us = 20 .*", f"latency_us = {latency_us}", text)
-    text = re.sub(r"(?ms)^\[intervals\].*?(?=^\[\[)", "", text)
     path = folder / "box.toml"
-    path.write_text(text.replace('name = "fcdp-a40-1gbe"', 'name = "box"'), encoding="utf-8")
+    path.write_text(without_intervals(text.replace('name = "fcdp-a40-1gbe"', 'name = "box"')), encoding="utf-8")
     return path
+
+
+def without_intervals(text: str) -> str:
+    """Return a machine file's text without the table [intervals], which has to hold the preset's own values."""
+    return re.sub(r"(?ms)^\[intervals\].*?(?=^\[\[)", "", text)
 
 
 def latency_us() -> float:

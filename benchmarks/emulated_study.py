@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
+from benchmarks.emulated_box import without_intervals
 from benchmarks.provenance import provenance
 from benchmarks.rendering import print_table, write_json
 from coarse.cli.report.sweep.crossover import Axes, crossings
@@ -61,7 +62,7 @@ def fields_at(point: Point) -> dict[str, float]:
 
 def machine_file(point: Point, folder: Path) -> Path:
     """Return the file of the machine at a point: the preset's with these fields."""
-    text = re.sub(r"(?ms)^\[intervals\].*?(?=^\[\[)", "", _PRESET.read_text(encoding="utf-8"))
+    text = without_intervals(_PRESET.read_text(encoding="utf-8"))
     for key, value in fields_at(point).items():
         *table, field = key.split(".")
         head = r"\[coherence\]" if table == ["coherence"] else rf'\[\[wire\]\]\nname = "{table[1]}"'

@@ -28,7 +28,7 @@ ALLOWED_MISSING_SHARE = 0.05
 MOST_STEPS = 8
 """So many iterations are simulated: the last ones."""
 _END = "\n"
-"""What a log that is whole ends with."""
+"""End of a log that is whole."""
 _MOST_ROWS = 1 << 17
 _MOST_EXPOSED = 1 << 14
 _SUMMED_AS = {4: DType.FLOAT32, 8: DType.FLOAT64}
@@ -229,6 +229,11 @@ def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
                 )
             )
     return rows
+
+
+def last_of_each(iterations: Sequence[Iteration], num_workers: int, most: int = MOST_STEPS) -> list[list[Iteration]]:
+    """Return the last iterations of each worker, so many at most."""
+    return [[row for row in iterations if row.worker == worker][-most:] for worker in range(num_workers)]
 
 
 def _mark_of(pushes: Sequence[Push], *, is_sharded: bool) -> str | None:

@@ -45,9 +45,9 @@ class EmulatedDevice(Device):
         """By class of an instruction."""
         self._steps: deque[_Step] = deque()
         self._is_busy = False
-        """Whether a step's time passes."""
+        """True while a step's time passes."""
         self._is_within = False
-        """Whether a step is being carried out: what follows from it comes before all others."""
+        """True while a step is being carried out: what follows from it comes before all others."""
 
     def add_feature(
         self, name: str, machine: FeatureMachine, executor: Executor, carriers: Mapping[type, Callable[[Any], None]]

@@ -15,7 +15,7 @@ from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.client.protocol import ClientProtocol
 from coarse.emulation.absences import LineTeller
-from coarse.emulation.account import Iteration, Logged, OwnStep, WorkerLog, read_logs, report_of
+from coarse.emulation.account import Iteration, Logged, OwnStep, WorkerLog, last_of_each, read_logs, report_of
 from coarse.emulation.compute import ComputeClock, Stretches, flops_per_cpu_s, scale_of
 from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute_times, write_compute_times
 from coarse.emulation.link import EmulatedLink, WorkerClock
@@ -222,7 +222,7 @@ class TrainingParts(EmulatedParts):
             return "a strategy of a file"
         if isinstance(own, str):
             return own
-        few = [row for worker in range(len(logs)) for row in [r for r in iterations if r.worker == worker][-_FEW:]]
+        few = [row for rows in last_of_each(iterations, len(logs), _FEW) for row in rows]
         return with_range(
             own, self.job, lambda job, compute: replays(job, iterations=few, compute=compute), self._settings.machine,
             lambda machine: self._cluster_of(self.job.strategy, machine),

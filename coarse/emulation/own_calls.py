@@ -11,7 +11,7 @@ from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from coarse.emulation.account import MOST_STEPS, Iteration, Logged, OwnStep, Push, Waited
+from coarse.emulation.account import Iteration, Logged, OwnStep, Push, Waited, last_of_each
 from coarse.emulation.envelope import NUMBER_BYTES, FabricPort, Submission
 from coarse.emulation.joints import JointCalls
 from coarse.protocol.joint import CollectiveKind
@@ -73,7 +73,7 @@ def own_calls(
     Returns:
         The means, or why there are none.
     """
-    by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in range(len(logs))]
+    by_worker = last_of_each(iterations, len(logs))
     count = min(map(len, by_worker))
     if not count:
         return "there are too few iterations"

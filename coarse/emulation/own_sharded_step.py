@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from coarse.collectives.shape import Collective
-from coarse.emulation.account import MOST_STEPS, Iteration, Logged, OwnStep, Push, Waited
+from coarse.emulation.account import Iteration, Logged, OwnStep, Push, Waited, last_of_each
 from coarse.emulation.joints import chain_of
 from coarse.parallel.sharded.transfers import Phase
 from coarse.protocol.joint import CollectiveKind, Joint
@@ -62,11 +62,10 @@ def own_sharded_step(
         return "gathers of int8 are not simulated as they run"
     workers = tuple(range(len(logs)))
     routes = SiteRoutes(site=job.site, workers=workers, worker_nodes=job.placement.cluster.worker_nodes)
-    by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in workers]
     modes = dict.fromkeys((mode, *COLLECTIVE)) if with_others else (mode,)
     simulated: dict[str, list[float]] = {name: [] for name in modes}
     emulated = []
-    for rows in zip(*by_worker, strict=False):
+    for rows in zip(*last_of_each(iterations, len(logs)), strict=False):
         near = len(routes.nodes[0])
         passes = [_Pass(log, row, len(workers), near) for log, row in zip(logs, rows, strict=True)]
         if any(each.slots != passes[0].slots for each in passes):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from coarse.emulation.account import MOST_STEPS, Iteration, OwnStep
+from coarse.emulation.account import Iteration, OwnStep, last_of_each
 from coarse.emulation.other_modes import ClusterOf, in_other_modes
 from coarse.protocol.dtypes import DType, Op
 from coarse.simulation.job import Gradient, Job
@@ -33,9 +33,8 @@ def own_step(
     Returns:
         The means, or why there are none.
     """
-    by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in range(num_workers)]
     simulated, emulated, steps = [], [], []
-    for rows in zip(*by_worker, strict=False):
+    for rows in zip(*last_of_each(iterations, num_workers), strict=False):
         if len({tuple(push.name for push in row.pushes) for row in rows}) > 1:
             return "workers pushed other names"
         rows = tuple(row._replace(pushes=tuple(push for push in row.pushes if push.is_summed)) for row in rows)

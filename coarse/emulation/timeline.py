@@ -19,7 +19,7 @@ _Span = tuple[str, float, float]
 
 
 class LastIterations:
-    """What is drawn: a window of emulated time, and all that happened within it."""
+    """A window of emulated time, and all that happened within it."""
 
     def __init__(self, logs: Sequence[Logged], iterations: Sequence[Iteration], recent: Sequence[Charged]) -> None:
         """`iterations`: counted ones of all workers, at least one."""

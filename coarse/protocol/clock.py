@@ -44,15 +44,6 @@ def _shown_ns(real: Callable[[], int], now_s: Callable[[], float], shift_s: floa
     return int((now_s() + shift_s) * _NS_PER_S) if is_main else real()
 
 
-_PROCESS_SCHEDULED_CLOCK = 2
-"""CPUCLOCK_SCHED of Linux: what clock_getcpuclockid(3) asks for."""
-
-
-def cpu_clock_of(process_id: int) -> int:
-    """Return the clock of the CPU time that all threads of a process have used, as clock_getcpuclockid(3) makes it."""
-    return (~process_id << 3) | _PROCESS_SCHEDULED_CLOCK
-
-
 class Clock(Protocol):
     """Anything that tells the time in seconds from a start of its own."""
 

@@ -94,7 +94,7 @@ RECORD_COSTS: Costs = {
     Push: _push,
     Ready: _ready,
 }
-"""Of records, with what is Told."""
+"""Costs of records, with what is Told."""
 INSTRUCTION_COSTS: Costs = {
     **dict.fromkeys((Send, Reserve, RingFinish, Finished), free),
     RingReceive: free,  # a chunk is added when it comes, before the device hears of it
@@ -102,5 +102,5 @@ INSTRUCTION_COSTS: Costs = {
     RingReduce: _reduce,
     RingSend: _send,
 }
-"""Of a device's instructions, with the bytes of an element of a ring's chunk; where a Reduce's sources and targets lie
-on other devices, ReduceRun says what it fetches and writes besides."""
+"""Costs of a device's instructions, with the bytes of an element of a ring's chunk; where a Reduce's sources and
+targets lie on other devices, ReduceRun says what it fetches and writes besides."""

@@ -72,7 +72,7 @@ class DeviceBytes(Protocol):
 
 
 class Executor(Protocol):
-    """What carries out a feature's instructions; see coarse.proxy.executor."""
+    """The part of a feature that carries out its instructions; see coarse.proxy.executor."""
 
     context: Any
 

@@ -104,7 +104,7 @@ class Sharding:
     predicts_by: ClassVar[str] = ""
     """What simulates it, as MODULE:NAME: of a ShardedScenario it makes a PredictedIteration."""
     replays_by: ClassVar[str] = ""
-    """What simulates the last iterations of an emulated run, as MODULE:NAME: of a Job, each worker's Logged, the
+    """Simulator of the last iterations of an emulated run, as MODULE:NAME: of a Job, each worker's Logged, the
     counted Iterations, a factor on compute, and whether other modes are wanted, it makes an OwnStep, or says why not
     (coarse.emulation.account)."""
 

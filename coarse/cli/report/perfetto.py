@@ -91,4 +91,3 @@ def _links_trace(job: Job, transfers: Sequence[Transfer], window: Window, rank: 
                 trace.counter(use.name, number * bin_s, gb_per_s=rate / GB)
             before = rate
     return trace
-

@@ -321,7 +321,7 @@ class SimulatedOdc:
 
 
 def _acts(given: Sequence[Act] | Sequence[Microbatch], trained: Sequence[bool]) -> list[Act]:
-    """What a worker does in a minibatch."""
+    """Return a worker's acts in a minibatch."""
     found: list[Act] = []
     for one in given:
         found += one.acts(len(trained), trained=trained) if isinstance(one, Microbatch) else [one]
