@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 import warnings
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -321,7 +322,7 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
         if follows:
             line.say_follows()
         else:
-            line.say_fails(1)
+            line.say_fails(1, _digest_of(error))
     if is_shown_by_another:
         sys.stderr.write(f"coarse: MPI rank {rank} raised {kind.__name__}, as rank 0 shows\n")
         return
@@ -343,6 +344,11 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
         from coarse.runtime import end_job
 
         end_job()  # the ranks that have not come would be waited for in MPI_Finalize
+
+
+def _digest_of(error: BaseException) -> int:
+    """32 bits of an error's kind and text; 0 of one that says that others are missing, which may not be so again."""
+    return 0 if isinstance(error, StallError) else zlib.crc32(f"{type(error).__name__}: {error}".encode()) or 1
 
 
 def _is_interactive() -> bool:

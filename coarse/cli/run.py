@@ -20,10 +20,12 @@ from coarse.launch.cluster.rate import LinkRate, rate_from_text
 from coarse.launch.cluster.run import ClusterRun
 from coarse.launch.cluster.shape import MOST_NODES
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import free_port, run_forwarding_signals
+from coarse.launch.mpirun import JobEnd, free_port, run_forwarding_signals, run_job
+from coarse.launch.restarts import run_with_restarts
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
+from coarse.protocol.commits import MOST_COMMUTATIVE
 from coarse.protocol.config import BY_WALL, Config, EmulateSettings, load_config
 from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import stated_partition
@@ -54,6 +56,10 @@ _MODES_HELP = (
     "With --machine: some modes, such as coarse,allreduce,fcdp. The script runs in each by the same times of compute, "
     "and they are printed and drawn beside each other. Those of fully_shard are for scripts that state none."
 )
+_RESTARTS_HELP = (
+    "How often the job may be started again when any of its processes dies: it goes on from what ct.Resumable has "
+    "committed, with the same bits (docs/faults.md)."
+)
 _CLUSTER_HELP = (
     f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
     "namespaces of this machine. Needs root."
@@ -82,6 +88,7 @@ def run(
     policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
     sharding: Annotated[str | None, typer.Option(help=_SHARDING_HELP)] = None,
     options: SetOptions = None,
+    restarts: Annotated[int, typer.Option(metavar="N", min=0, help=_RESTARTS_HELP)] = 0,
     replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
@@ -106,13 +113,15 @@ def run(
                 "COARSE_EMULATE": emulate, "COARSE_SHARDING": shards,
             }  # fmt: skip
             configured = _configured(chosen, cluster, None if module else script)
+            _require_restartable(configured, restarts, cluster)
             stated = chosen_partition(
                 configured.partition, workers, None if cluster else devices, configured.launch.devices
             )
             _require_room(configured, stated)
+            repeatable = _repeatable_policy(configured, stated, restarts) if policy is None else policy
             return TrainingRun(
                 script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
-                policy=policy, sharding=shards, strategy=strategy, emulate=emulate,
+                policy=repeatable, sharding=shards, strategy=strategy, emulate=emulate,
                 is_emulated=configured.emulate is not None, config_path=config_path, replaces=replaces,
             ), configured  # fmt: skip
 
@@ -123,7 +132,8 @@ def run(
         if "--help" in request.arguments and not dry_run:
             _show_help(("-m", script) if module else (script,), request.arguments)
         if cluster is None:
-            raise typer.Exit(_run_here(request, _account_of(configured), dry_run=dry_run, verbose=verbose))
+            account = _account_of(configured)
+            raise typer.Exit(_run_here(request, account, dry_run=dry_run, verbose=verbose, restarts=restarts))
         per_node = devices or (default_devices if stated is None else None)
         in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=stated is not None)
         _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
@@ -204,7 +214,27 @@ def _account_of(configured: Config) -> Path | None:
     return None if configured.emulate is None else Path(configured.emulate.out) / RUN_FILE
 
 
-def _run_here(request: TrainingRun, account: Path | None, *, dry_run: bool, verbose: bool) -> int:
+def _require_restartable(configured: Config, restarts: int, cluster: str | None) -> None:
+    """ConfigError where --restarts does not go together with something else."""
+    if restarts and configured.emulate is not None:
+        raise ConfigError(
+            "--restarts starts a job again that emulated time would not know of; leave out --machine, or --restarts",
+            key="emulate",
+        )
+    if restarts and cluster is not None:
+        raise ConfigError(f"--restarts makes no nodes of --cluster {cluster} anew; leave one of the two out")
+
+
+def _repeatable_policy(configured: Config, partition: str, restarts: int) -> str | None:
+    """The policy where nobody has stated one: with --restarts and more than two workers, nothing measured decides."""
+    is_default = "COARSE_POLICY" not in os.environ and configured.policy == Config().policy
+    many = stated_partition(partition).num_workers > MOST_COMMUTATIVE
+    return "devices" if restarts and many and is_default and configured.decision is None else None
+
+
+def _run_here(
+    request: TrainingRun, account: Path | None, *, dry_run: bool, verbose: bool, restarts: int = 0
+) -> int:
     """Return the status of the job; 0 of a dry run, and 3 where the `account` of an emulated one has no result."""
     request = replace(request, meeting_port=free_port())
     if (num_nodes := os.environ.get("SLURM_NNODES", "1")) != "1":
@@ -216,11 +246,23 @@ def _run_here(request: TrainingRun, account: Path | None, *, dry_run: bool, verb
         return 0
     if account is not None:
         account.unlink(missing_ok=True)
+    if restarts:
+        return _run_again(request, argv, restarts)
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
     status = run_forwarding_signals(argv, os.environ, watch)
     if status or account is None or not account.exists():
         return status
     return WITHOUT_RESULT if json.loads(account.read_text(encoding="utf-8"))[NO_RESULT] else 0
+
+
+def _run_again(request: TrainingRun, argv: Sequence[str], most: int) -> int:
+    """Return the status of a job that is started again when a process of it dies."""
+
+    def attempt(told: Mapping[str, str]) -> JobEnd:
+        watch = Watch(Departures(request.num_ranks, request.light_ranks(), at_once=True))
+        return run_job(argv, os.environ, watch, at_once=True, told=told)
+
+    return run_with_restarts(attempt, request.table.num_workers, most, os.environ)
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:

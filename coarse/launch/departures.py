@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 _REFUSED_S = 0.5
 """Ranks that were refused together end one after another."""
+_LAST_WORDS_S = 1.0
+"""What a rank that raised has to print its error, where the job ends at once."""
 _FAILED_S = 4.0
 """What the others have after a rank's bad end to hear of it, say why and end by themselves."""
 
@@ -18,6 +20,22 @@ class Verdict:
     """How long it must stand before the job is ended."""
 
 
+@dataclass(frozen=True)
+class Failure:
+    """The first rank that did not end well by itself."""
+
+    rank: int
+    status: int | None
+    """Exit status, -n where signal n ended it; None where nobody saw it."""
+    error: int | None
+    """Digest of the exception that it raised, 0 of one that says that others are missing; None where it raised none."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the script raised, or ended with a status of its own: it may do so again."""
+        return self.error is not None or (self.status or 0) > 0
+
+
 _UNUSED = "no worker has called coarse.init(); the memory devices end"
 
 
@@ -28,8 +46,12 @@ class Departures:
     fails says so before it ends; one that follows ends because another has.
     """
 
-    def __init__(self, num_ranks: int, light: frozenset[int]) -> None:
+    def __init__(self, num_ranks: int, light: frozenset[int], *, at_once: bool = False) -> None:
+        """`at_once`: the job ends as soon as a rank has ended badly, without a time for others to say why."""
         self._num_ranks = num_ranks
+        self._at_once = at_once
+        self._errors: dict[int, int] = {}
+        """By rank the digest of the exception that it raised."""
         self._workers = frozenset(range(num_ranks)) - light
         """Ranks that run the script; the `light` ones only serve."""
         self._waiting: set[int] = set()
@@ -93,9 +115,11 @@ class Departures:
         if status != 0:
             self._failed.setdefault(rank, status)
 
-    def on_fails(self, rank: int, status: int) -> None:
-        """Note that a rank has raised, and will end the job with this status, whatever ends its own process."""
+    def on_fails(self, rank: int, status: int, error: int = 0) -> None:
+        """Note that a rank has raised, and will end the job with this status, whatever ends its own process; `error` is
+        a digest of what it raised."""
         self._failed.setdefault(rank, status)
+        self._errors.setdefault(rank, error)
         self._said.add(rank)
 
     def on_follows(self, rank: int) -> None:
@@ -106,6 +130,11 @@ class Departures:
         """The exit status, as a shell has it, of the first rank that failed by itself; 0 where all ended with 0."""
         rank = self._first_failed()
         return 0 if rank is None else exit_status(self._failed[rank])
+
+    def failure(self) -> Failure | None:
+        """The first rank that failed by itself; None where none did."""
+        rank = self._first_failed()
+        return None if rank is None else Failure(rank, self._failed[rank], self._errors.get(rank))
 
     def unsaid_cause(self) -> str | None:
         """How the first rank that failed by itself ended, where it could not say so itself; None where all is said."""
@@ -150,6 +179,9 @@ class Departures:
         if first is None:
             return None
         how = how_ended(self._ended[first]) if first in self._ended else "has raised an error"
+        if self._at_once:
+            grace_s = 0.0 if first in self._ended else _LAST_WORDS_S
+            return Verdict(f"MPI rank {first} {how}", exit_status(self._failed[first]) or 1, grace_s)
         return Verdict(
             f"MPI rank {first} {how}, and others have not ended in the {_FAILED_S:g} s since; the job ends",
             exit_status(self._failed[first]) or 1,

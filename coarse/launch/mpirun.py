@@ -19,9 +19,10 @@ from types import FrameType
 from typing import IO, Self
 
 from coarse.errors import ConfigError
-from coarse.launch.departures import Verdict, exit_status
+from coarse.launch.departures import Failure, Verdict, exit_status
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP, escaped
+from coarse.protocol.clock import WallClock
 from coarse.transport.launcher import environ_of_new_job
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_for_mpi
 
@@ -212,6 +213,11 @@ class MpirunJob:
         """mpirun, while it runs, and every process that it started and that has not ended."""
         return session_members(self._process.pid)
 
+    def kill_all(self) -> None:
+        """Kill mpirun and all that it started, and return when these have ended."""
+        while session_members(self._process.pid):  # some may have been forked meanwhile
+            _end_session(self._process.pid, (signal.SIGKILL,))
+
     def wait(self) -> int:
         """mpirun's exit status, 128 + n where signal n ended it."""
         while not self.wait_until_ended(_POLL_S):
@@ -242,19 +248,56 @@ class MpirunJob:
             self._process.kill()
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobEnd:
+    """How a job ended."""
+
+    status: int
+    said: str
+    """What is to be told of it; "" where ranks have told it."""
+    was_asked: bool
+    """True if a signal to this launcher ended it."""
+    failure: Failure | None
+    noticed_s: float
+    """Seconds from the first sign of the end until processes were ended for it."""
+    ended_s: float
+    """Seconds from then until none was left."""
+
+
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
-    """Run mpirun to its end and return the exit status; SIGTERM and users' signals go to mpirun.
+    """Run mpirun as `run_job` does, tell what is to be told of its end, and return the exit status."""
+    ended = run_job(argv, environ, watch)
+    if ended.said:
+        tell(ended.said)
+    return ended.status
+
+
+def run_job(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    watch: Watch,
+    *,
+    at_once: bool = False,
+    told: Mapping[str, str] | None = None,
+) -> JobEnd:
+    """Run mpirun to its end; SIGTERM and users' signals go to mpirun.
 
     Ctrl-C goes to the workers' scripts, which have some time for what they do on KeyboardInterrupt; then, or with the
     next Ctrl-C, mpirun ends all. A job that ends well after it has the status 0, as a script by itself.
 
     A job that cannot go on is ended, as `watch` finds. The status is that of the first rank that failed by itself:
     mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
+
+    Args:
+        at_once: kill all that is left, and say nothing of it, where the job cannot go on.
+        told: variables that tell the ranks of this job.
     """
     received: list[int] = []
+    clock = WallClock()
+    killed_at_s: list[float] = []
     colors = {"COARSE_COLOR": "1"} if sys.stderr.isatty() and not environ.get("NO_COLOR") else {}
-    told = {**environ_of_new_job(environ, STARTUP), **colors, "COARSE_LAUNCHER": watch.name}
-    with watch, MpirunJob(argv, told) as job:
+    own = {**environ_of_new_job(environ, STARTUP), **colors, "COARSE_LAUNCHER": watch.name, **(told or {})}
+    with watch, MpirunJob(argv, own) as job:
 
         def forward(number: int, frame: FrameType | None) -> None:
             if number in _ENDING_SIGNALS:
@@ -265,7 +308,11 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
             job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
         def end(verdict: Verdict) -> None:
-            _tell(verdict.text)
+            if at_once:
+                killed_at_s.append(clock.now_s())
+                job.kill_all()
+                return
+            tell(verdict.text)
             job.send_signal(signal.SIGTERM)
             if watch.outlasts(_TERM_GRACE_S):
                 job.send_signal(signal.SIGKILL)
@@ -280,22 +327,31 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
             patience.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
+        over_s = clock.now_s()
+        if at_once:
+            job.kill_all()
+    begun_s = killed_at_s[0] if killed_at_s else over_s
+    said, final, was_asked = _end_of(watch, status, received)
+    return JobEnd(
+        status=final, said=said, was_asked=was_asked, failure=watch.departures.failure(),
+        noticed_s=max(begun_s - (watch.first_bad_s or begun_s), 0.0), ended_s=clock.now_s() - begun_s,
+    )  # fmt: skip
+
+
+def _end_of(watch: Watch, status: int, received: list[int]) -> tuple[str, int, bool]:
+    """What is to be told of a job's end, its status, and whether a signal to this launcher ended it."""
     ends_well = not status and watch.verdict is None and not watch.departures.first_failure()
     if received and not (received == [signal.SIGINT] and ends_well):
-        name = signal.Signals(received[0]).name
-        _tell(f"{name} received; the job has ended")
-        return exit_status(-received[0])
+        return f"{signal.Signals(received[0]).name} received; the job has ended", exit_status(-received[0]), True
     if watch.verdict:
-        return watch.verdict.status
-    if (cause := watch.departures.unsaid_cause()) is not None:
-        _tell(f"{cause}; the job has ended")
+        return "", watch.verdict.status, False
     ended = watch.departures.first_failure() or status
-    if not ended and (remark := watch.departures.unused()) is not None:
-        _tell(remark)
-    return ended
+    if (cause := watch.departures.unsaid_cause()) is not None:
+        return f"{cause}; the job has ended", ended, False
+    return "" if ended else watch.departures.unused() or "", ended, False
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
     """Say something on standard error; where its reader is gone the job ends all the same, with its own status."""
     with suppress(OSError):
         os.write(sys.stderr.fileno(), f"coarse: {text}\n".encode())
@@ -352,9 +408,9 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def _end_session(session: int) -> None:
+def _end_session(session: int, numbers: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)) -> None:
     """Ask what is left of a session to end, and kill what has not within the grace."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in numbers:
         with ExitStack() as opened:
             descriptors = []
             for pid in session_members(session):

@@ -42,6 +42,8 @@ class Watch:
         """By rank the bytes that it sent to and received from other nodes, as ranks say when they leave."""
         self.reduced: dict[int, int] = {}
         """By rank the bytes that it and the other workers summed by MPI, as workers say when they leave."""
+        self.first_bad_s: float | None = None
+        """When a rank was first known not to have ended well, by the system's monotonic clock."""
         self.verdict: Verdict | None = None
         """Why the job was ended, if it was."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -97,6 +99,8 @@ class Watch:
             pending = None if standing is None else max(0.0, since_s + standing.grace_s - self._clock.now_s())
             self._take(selector, pending)
             verdict = self.departures.verdict()
+            if self.first_bad_s is None and self.departures.failure() is not None:
+                self.first_bad_s = self._clock.now_s()
             if verdict is None or standing is None or verdict.grace_s != standing.grace_s:
                 since_s = self._clock.now_s()
             standing = verdict
@@ -186,8 +190,8 @@ class _Speaker:
                 departures.on_met(rank)
             case ("joined", ()):
                 departures.on_joined(rank)
-            case ("fails", (status,)):
-                departures.on_fails(rank, status)
+            case ("fails", (status, error)):
+                departures.on_fails(rank, status, error)
             case ("follows", ()):
                 departures.on_follows(rank)
             case ("ended", (status,)):

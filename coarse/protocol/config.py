@@ -21,6 +21,7 @@ COLLECTIVES = ("in_place", "ring")
 LIVE_COLLECTIVE = "in_place"
 """How devices sum where nobody says: live, emulated and simulated."""
 WORKER_COLLECTIVES = ("mpi", "ring")
+FOLDER = "folder:"
 BY_WALL = "wall"
 """Compute by the time that passes."""
 ROUTING_POLICIES = ("measured", "fixed")
@@ -197,6 +198,27 @@ class EmulateSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultSettings:
+    """What survives the job's processes."""
+
+    memory: Annotated[str | None, Says(
+        "`folder:PATH`: a folder of your own that keeps what `ct.Resumable` commits, for plain `mpirun`, `torchrun` "
+        "and schedulers: on a tmpfs, a file system over CXL memory, or a disk. Without it "
+        "`coarse run --restarts` keeps it in memory. See [faults.md](faults.md).",
+        wanted="folder:PATH, such as folder:/dev/shm/my-run",
+    )] = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.memory is not None and not self.memory.removeprefix(FOLDER).strip("/"):
+            raise ConfigError(f"memory must be {FOLDER}PATH, got {self.memory!r}; name a folder", key="memory")
+        if self.memory is not None and not self.memory.startswith(FOLDER):
+            raise ConfigError(
+                f"memory must be {FOLDER}PATH, such as {FOLDER}/dev/shm/my-run, got {self.memory!r}", key="memory"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that a user may set; the same on every rank."""
 
@@ -269,6 +291,9 @@ class Config:
     emulate: Annotated[EmulateSettings | None, Says(
         "A machine on whose links and memory devices the job is emulated: see below.",
     )] = None
+    faults: Annotated[FaultSettings, Says(
+        "What survives the job's processes: see below.",
+    )] = field(default_factory=FaultSettings)
     decision: Annotated[str | None, Says(
         "A file that fixes what is measured and decided: each worker's facts, and who sums which bucket of each "
         "optimizer. Where it is not there, the run writes it at its end; where it is, nothing is measured, and the "

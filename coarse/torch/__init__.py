@@ -65,6 +65,7 @@ from coarse.torch.push_pull import (
 )
 
 if TYPE_CHECKING:
+    from coarse.faults.torch.resumable import Resumable
     from coarse.horovod.allreduce import (
         Adasum,
         Product,
@@ -133,6 +134,7 @@ __all__ = [
     "OffloadedOptimizer",
     "ProcessSet",
     "Product",
+    "Resumable",
     "Sum",
     "Switch",
     "SyncBatchNorm",
@@ -218,6 +220,7 @@ __all__ = [
 _LATER = {
     name: module
     for module, names in {
+        "coarse.faults.torch.resumable": "Resumable",
         "coarse.horovod.allreduce": (
             "Adasum Product allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce "
             "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ sparse_allreduce_async"

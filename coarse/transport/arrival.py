@@ -198,9 +198,9 @@ class LauncherLine:
         """Say that the start has succeeded."""
         self._say("joined")
 
-    def say_fails(self, status: int) -> None:
-        """Say that this rank ends the job with a status, for an error of its own."""
-        self._say(f"fails {status}")
+    def say_fails(self, status: int, error: int = 0) -> None:
+        """Say that this rank ends the job with a status, for an error of its own, of which `error` is a digest."""
+        self._say(f"fails {status} {error}")
 
     def say_follows(self) -> None:
         """Say that this rank ends because another has."""

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 _PMIX_OF_SRUN = "slurm.pmix"
 """How the name begins that Slurm gives the ranks of a step by PMIx."""
-_OF_ONE_JOB = ("COARSE_JOB", "COARSE_WORKERS", "COARSE_LAUNCHER", "COARSE_COLOR")
+_OF_ONE_JOB = (
+    *("COARSE_JOB", "COARSE_WORKERS", "COARSE_LAUNCHER", "COARSE_COLOR"),
+    *("COARSE_STATE_MEMORY", "COARSE_RESTARTS", "COARSE_RESTARTED"),
+)
 """Variables by which a launcher of this project tells its ranks of their job, which COARSE_NAMESPACE names."""
 _OF_MPI = (
     *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_UNIVERSE_SIZE", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION"),

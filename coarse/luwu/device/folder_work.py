@@ -28,7 +28,6 @@ from coarse.luwu.steps import (
 )
 from coarse.luwu.store.declaration import Declaration, window_slot_bytes
 from coarse.luwu.store.fixed_point import COMBINE, Adder, adder_of, format_of
-from coarse.luwu.store.image import checksum_named
 from coarse.luwu.store.instructions import (
     AddSum,
     Assign,
@@ -50,6 +49,7 @@ from coarse.luwu.store.queues import FolderQueues, Priority
 from coarse.luwu.store.store import Buffers, PagedStore
 from coarse.protocol.clock import Clock
 from coarse.proxy.feature import Steps
+from coarse.storage.checksums import checksum_named
 from coarse.storage.region import DeviceMemory
 
 DEPTH = 2

@@ -12,9 +12,9 @@ from coarse.luwu.steps import OpenStore, StoreOpened
 from coarse.luwu.store.commit import Commit, Manifest
 from coarse.luwu.store.declaration import Declaration, on_disk, plan_all_reduce, plan_memory
 from coarse.luwu.store.folder import Disk, MemoryDisk, PagedFolder, require_fitting
-from coarse.luwu.store.image import best_checksum
 from coarse.luwu.store.layout import DiskLayout, step_bytes
 from coarse.protocol.units import MIB
+from coarse.storage.checksums import best_checksum
 from coarse.storage.region import available_bytes
 
 

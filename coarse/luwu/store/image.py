@@ -3,49 +3,18 @@
 
 import struct
 import zlib
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from coarse.errors import StorageError
 from coarse.luwu.store.layout import ChunkImage
-from coarse.protocol.distribution import how_to_install
 from coarse.protocol.halves import narrowed
+from coarse.storage.checksums import Checksum
 
-Checksum = Callable[[Any], int]
-"""Of (n,) uint8, 32 bits; without the GIL where n is large."""
-CHECKSUMS: Final = ("crc32c", "crc32")
-"""By name, the fastest first."""
 _HEADER = struct.Struct("<8sIIQIIII")
 _MAGIC: Final = b"coarsepg"
 _CRC = struct.Struct("<I")
-
-
-def checksum_named(name: str) -> Checksum:
-    """The checksum of a name; StorageError where its package is not installed, or there is none of that name."""
-    if name == "crc32":
-        return zlib.crc32
-    if name == "crc32c":
-        try:
-            found: Checksum = import_module("crc32c").crc32c
-            return found
-        except ImportError as error:
-            raise StorageError(
-                f"these folders were written with checksums by the package crc32c, which is not there ({error}); "
-                f"install it with: {how_to_install('storage')}"
-            ) from error
-    raise StorageError(f"there is no checksum {name!r}; read the folders by the release of coarse that wrote them")
-
-
-def best_checksum() -> str:
-    """The name of the fastest checksum that there is here."""
-    try:
-        import_module("crc32c")
-    except ImportError:
-        return "crc32"
-    return "crc32c"
 
 
 class Stamp(NamedTuple):

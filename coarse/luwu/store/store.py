@@ -12,7 +12,7 @@ import numpy as np
 
 from coarse.luwu.store.fixed_point import Adder
 from coarse.luwu.store.folder import SLOTS, SUMS, PagedFolder, aligned
-from coarse.luwu.store.image import Checksum, Image
+from coarse.luwu.store.image import Image
 from coarse.luwu.store.instructions import (
     MEMORY,
     AddSum,
@@ -29,6 +29,7 @@ from coarse.luwu.store.instructions import (
 )
 from coarse.luwu.store.kernels import Kernel
 from coarse.luwu.store.layout import DiskLayout, PagedModel, sum_nbytes
+from coarse.storage.checksums import Checksum
 
 _BLOCK = 16_384
 """Elements that are squared at once: they stay in a core's cache."""

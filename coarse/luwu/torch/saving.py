@@ -17,11 +17,12 @@ from torch import nn
 
 from coarse.errors import StorageError
 from coarse.luwu.torch.replacement import Replacement
-from coarse.luwu.torch.worker_state import kept_buffers, put_into_buffers
+from coarse.luwu.torch.worker_state import put_into_buffers
 from coarse.protocol.distribution import how_to_install
 from coarse.protocol.units import MIB
 from coarse.session import current
 from coarse.torch.groups.objects import broadcast_object
+from coarse.torch.own_state import kept_buffers
 
 if TYPE_CHECKING:
     from coarse.luwu.client.model import RemoteModel

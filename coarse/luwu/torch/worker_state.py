@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
 from coarse.errors import StorageError
 from coarse.torch.groups.objects import dumps, loads
+from coarse.torch.own_state import generators, is_scheduler, kept_buffers, set_generators
 
 
 class Stateful(Protocol):
@@ -50,13 +49,13 @@ class WorkerState:
 
     def take(self) -> dict[str, Any]:
         """All that is right at the step itself."""
-        carried = {name: what.state_dict() for name, what in self._carried.items() if not _is_scheduler(what)}
+        carried = {name: what.state_dict() for name, what in self._carried.items() if not is_scheduler(what)}
         buffers = {name: buffer.clone() for name, buffer in kept_buffers(self._model).items()}
-        return {"generators": _generators(), "carried": carried, "buffers": buffers}
+        return {"generators": generators(), "carried": carried, "buffers": buffers}
 
     def sealed(self, taken: Mapping[str, Any], settings: list[dict[str, Any]]) -> bytes:
         """The bytes of what was taken, with what is right only now."""
-        schedulers = {name: what.state_dict() for name, what in self._carried.items() if _is_scheduler(what)}
+        schedulers = {name: what.state_dict() for name, what in self._carried.items() if is_scheduler(what)}
         carried = {**taken["carried"], **schedulers}
         return dumps({**taken, "carried": carried, "settings": settings}, "the state of this worker")
 
@@ -71,28 +70,14 @@ class WorkerState:
 
     def restore_generators(self) -> None:
         """Put the generators where they were."""
-        if (generators := self._restored.get("generators")) is None:
+        if (found := self._restored.get("generators")) is None:
             return
-        torch.set_rng_state(generators["torch"])
-        version, internal, gauss = generators["random"]
-        random.setstate((version, tuple(internal), gauss))
-        kind, keys, *rest = generators["numpy"]
-        np.random.set_state((kind, keys, *rest))
+        set_generators(found)
 
     @property
     def is_late(self) -> bool:
         """Whether something is right only when the next forward begins."""
-        return any(_is_scheduler(what) for what in self._carried.values())
-
-
-def kept_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return by name the buffers that a state dict has."""
-    return {
-        f"{prefix}.{name}" if prefix else name: buffer
-        for prefix, module in model.named_modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None and name not in module._non_persistent_buffers_set
-    }
+        return any(is_scheduler(what) for what in self._carried.values())
 
 
 def put_into_buffers(model: nn.Module, values: Mapping[str, torch.Tensor], source: str) -> None:
@@ -108,17 +93,3 @@ def put_into_buffers(model: nn.Module, values: Mapping[str, torch.Tensor], sourc
     with torch.no_grad():
         for name, value in values.items():
             buffers[name].copy_(value)
-
-
-def _is_scheduler(what: Stateful) -> bool:
-    return isinstance(what, torch.optim.lr_scheduler.LRScheduler | torch.optim.lr_scheduler.ReduceLROnPlateau)
-
-
-def _generators() -> dict[str, Any]:
-    version, internal, gauss = random.getstate()
-    kind, keys, place, has_gauss, cached = np.random.get_state()
-    return {
-        "torch": torch.get_rng_state(),
-        "random": [version, list(internal), gauss],
-        "numpy": [kind, keys, place, has_gauss, cached],
-    }

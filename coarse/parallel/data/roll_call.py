@@ -28,18 +28,23 @@ class RollCall:
         """Whether this round's has been asked."""
         return self._answer is not None
 
-    def ask(self) -> None:
-        """Say that this worker takes part; nothing where that is said."""
+    def ask(self, number: int = 1) -> None:
+        """Say that this worker takes part, by a number above 0; nothing where that is said."""
         if self._answer is None:
             present = self._client.host_array(self._call)
             present[:] = 0
-            present[self._worker] = 1
+            present[self._worker] = number
             self._answer = self._client.push_pull(self._call, present, present)
+
+    def said(self) -> np.ndarray:
+        """(workers,) int64: the number of each that takes part, 0 of others, once all have asked; after a StallError it
+        may be called again."""
+        assert self._answer is not None
+        return self._answer.wait()
 
     def joined(self) -> tuple[int, ...]:
         """The workers that take no part, once all others have asked; after a StallError it may be called again."""
-        assert self._answer is not None
-        return tuple(np.flatnonzero(self._answer.wait() == 0).tolist())
+        return tuple(np.flatnonzero(self.said() == 0).tolist())
 
     def end(self) -> None:
         """The round is over; the next one's is another."""

@@ -80,6 +80,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         exchanges = strategy_for(strategy, current()).exchanges
         return object.__new__(OPTIMIZERS.get(exchanges, cls) if cls is DistributedOptimizer else cls)
 
+    _is_of_all = True
     _gathers_sparse: ClassVar[bool] = True
     """Whether sparse gradients may stay sparse."""
     _device_state: DeviceState | None = None
@@ -114,6 +115,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._strategy = strategy_for(strategy, runtime)
         _check_wires(self._strategy, self._compression)
         self._peers = peers_of(process_set, switch)
+        self._is_of_all = process_set is global_process_set
         _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
         self._op = Op(op)
@@ -263,6 +265,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def dual_sync(self) -> "DualSync | None":
         """What was measured and which buckets the memory devices have by it; None before and without a decision."""
         return self._reducer.dual_sync
+
+    @property
+    def is_of_all(self) -> bool:
+        """True if all workers share its gradients, not those of a process set alone."""
+        return self._is_of_all
 
     @property
     def parameter_names(self) -> dict[torch.Tensor, str]:

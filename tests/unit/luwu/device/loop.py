@@ -15,7 +15,6 @@ from coarse.luwu.records import PagedAsk, PagedBeat, PagedData, PagedState
 from coarse.luwu.steps import StoreOpened, StoreWork, WriteRecord
 from coarse.luwu.store.declaration import PUSH_WINDOW, Declaration, MemoryPlan, staging_slot_bytes, window_slot_bytes
 from coarse.luwu.store.folder import PagedFolder, aligned
-from coarse.luwu.store.image import checksum_named
 from coarse.luwu.store.instructions import (
     AddSum,
     Assign,
@@ -36,6 +35,7 @@ from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import widen
 from coarse.protocol.plan import Placement
+from coarse.storage.checksums import checksum_named
 from coarse.strategy.builtin import Coarse
 from tests.unit.luwu.device.training import MODEL, Event, Training
 from tests.unit.luwu.store.memory_disk import MemoryDisk

@@ -11,7 +11,7 @@ import numpy as np
 from coarse.luwu.store.commit import Commit, UnitVersion
 from coarse.luwu.store.fixed_point import add_in_order
 from coarse.luwu.store.folder import Disk, PagedFolder, aligned
-from coarse.luwu.store.image import Image, Stamp, checksum_named
+from coarse.luwu.store.image import Image, Stamp
 from coarse.luwu.store.instructions import (
     AddSum,
     Assign,
@@ -48,6 +48,7 @@ from coarse.luwu.store.operations import (
 )
 from coarse.luwu.store.optimizer import PagedOptimizer, Rules
 from coarse.luwu.store.store import Buffers, PagedStore
+from coarse.storage.checksums import checksum_named
 
 FOLDERS = (Path("/disk/a"), Path("/disk/b"))
 

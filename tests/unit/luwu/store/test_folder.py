@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from coarse.errors import CapacityError, StorageError
 from coarse.luwu.store.commit import Commit, Manifest, UnitVersion, decode_commit, decode_manifest, newest_first
 from coarse.luwu.store.folder import PagedFolder, aligned, require_fitting
-from coarse.luwu.store.image import Image, Stamp, best_checksum, checksum_named
+from coarse.luwu.store.image import Image, Stamp
 from coarse.luwu.store.layout import BLOCK_BYTES, ChunkImage
 from coarse.luwu.store.queues import FolderQueues, Priority
 from coarse.protocol.dtypes import DType
+from coarse.storage.checksums import best_checksum, checksum_named
 from tests.unit.luwu.store.memory_disk import MemoryDisk
 
 COMMIT = Commit(

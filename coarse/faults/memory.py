@@ -1,0 +1,141 @@
+"""Where each worker's states are kept while processes come and go: descriptors of `coarse run`, or a folder of the
+user's."""
+
+import fcntl
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from coarse.errors import ConfigError, StorageError
+from coarse.protocol.clock import WallClock
+from coarse.protocol.commits import NUM_SLOTS, Seen, slot_of
+from coarse.protocol.config import FOLDER, Config
+from coarse.storage.state_file import StateFile, StoredVersion
+from coarse.transport.launcher import told_to_this_job
+
+_LOCK_S: Final = 10.0
+"""What processes of an earlier job have to end before their files are said to be in use."""
+_LOOK_S: Final = 0.05
+
+
+class StateMemory:
+    """A worker's two slots, and those of other workers that its node can read."""
+
+    def __init__(self, paths: Sequence[tuple[str, ...]], worker: int, *, is_folder: bool) -> None:
+        """`paths`: by worker those of its slots.
+
+        Raises:
+            ConfigError: the folder is not the user's own.
+            StorageError: another job uses the worker's files.
+        """
+        self._paths = paths
+        self._worker = worker
+        self._is_folder = is_folder
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT * is_folder)
+        descriptors = [os.open(path, flags, 0o600) for path in paths[worker]]
+        if is_folder:
+            _lock(descriptors[0], paths[worker][0])
+        self._slots = [StateFile(each, self._named(worker, place)) for place, each in enumerate(descriptors)]
+
+    def _named(self, worker: int, slot: int) -> str:
+        path = f" ({self._paths[worker][slot]})" * self._is_folder
+        return f"slot {slot} of worker {worker}'s state memory{path}"
+
+    def slot(self, version: int) -> StateFile:
+        """Return where a version of this worker's goes."""
+        return self._slots[slot_of(version)]
+
+    def reserve(self, data_bytes: int, layout_bytes: int) -> None:
+        """Have room for two versions of these sizes.
+
+        Raises:
+            CapacityError: there is no such room.
+        """
+        for slot in self._slots:
+            slot.reserve(data_bytes, layout_bytes)
+
+    def found(self) -> tuple[Seen, dict[int, StoredVersion]]:
+        """Return what this worker's memory has, and each version that is whole by its number."""
+        whole: dict[int, StoredVersion] = {}
+        damaged = []
+        for slot in self._slots:
+            try:
+                if (version := slot.read()) is not None:
+                    whole[version.number] = version
+            except StorageError:
+                damaged.append(slot.number())
+        return Seen(tuple(sorted(whole)), tuple(damaged)), whole
+
+    def of_other(self, worker: int, version: int) -> StoredVersion:
+        """Return a version of another worker's, which that worker has found to be whole."""
+        place = slot_of(version)
+        slot = StateFile(os.open(self._paths[worker][place], os.O_RDWR | os.O_CLOEXEC), self._named(worker, place))
+        try:
+            found = slot.read()
+        finally:
+            slot.close()
+        if found is None or found.number != version:
+            raise StorageError(f"version {version} in {self._named(worker, place)} was there and is gone; start again")
+        return found
+
+
+def state_memory(config: Config, environ: Mapping[str, str], worker: int, num_workers: int) -> StateMemory | None:
+    """Return what keeps a worker's states, by the launcher's word or the configuration; None where nothing does.
+
+    Raises:
+        ConfigError: a folder that is not the user's own, or that cannot be made.
+        StorageError: a folder with files of another number of workers, or that another job uses.
+    """
+    if told := told_to_this_job(environ).get("COARSE_STATE_MEMORY"):
+        folder, _, numbers = told.rpartition("/")
+        paths = [f"{folder}/{number}" for number in numbers.split(",")]
+        by_worker = [tuple(paths[i : i + NUM_SLOTS]) for i in range(0, len(paths), NUM_SLOTS)]
+        return StateMemory(by_worker, worker, is_folder=False)
+    if (stated := config.faults.memory) is None:
+        return None
+    folder = stated.removeprefix(FOLDER)
+    _require_own(Path(folder), num_workers)
+    named = [tuple(f"{folder}/worker-{each}.{slot}" for slot in range(NUM_SLOTS)) for each in range(num_workers)]
+    return StateMemory(named, worker, is_folder=True)
+
+
+def _require_own(folder: Path, num_workers: int) -> None:
+    """Make the folder where it is missing; refuse one that others may write to, or of another number of workers."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise ConfigError(f"[faults] memory = {str(folder)!r} cannot be made ({error.strerror})") from None
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(
+            f"[faults] memory = {str(folder)!r} is user {status.st_uid}'s and has mode "
+            f"{stat.S_IMODE(status.st_mode):o}; name a folder of your own with mode 700, since whoever may write there "
+            "may change the states"
+        )
+    others = sorted(
+        path.name for path in folder.glob("worker-*.0")
+        if not path.stem.removeprefix("worker-").isdecimal() or int(path.stem.removeprefix("worker-")) >= num_workers
+    )  # fmt: skip
+    if others:
+        raise StorageError(
+            f"[faults] memory = {str(folder)!r} has {others[0]}, and this job has {num_workers} workers; go on with as "
+            "many workers as before, or name an empty folder"
+        )
+
+
+def _lock(descriptor: int, path: str) -> None:
+    """Have the files to ourselves, once processes of an earlier job have ended."""
+    clock = WallClock()
+    until_s = clock.now_s() + _LOCK_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if clock.now_s() > until_s:
+            raise StorageError(
+                f"another job has had {path} in use for {_LOCK_S:g} s; end it, or name another folder in [faults]"
+            )
+        clock.sleep_s(_LOOK_S)

@@ -1,0 +1,1 @@
+"""Resumable: what a PyTorch script has committed, and the way back to it."""

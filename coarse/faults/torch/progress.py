@@ -1,0 +1,47 @@
+"""What rank 0 says of a restart, once its first step is made: the step gone on from, and how long each part took."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from coarse.protocol.clock import WallClock
+from coarse.transport.launcher import told_to_this_job
+
+RESTARTED = "COARSE_RESTARTED"
+"""By `coarse run`: seconds from the first sign of the end to the decision, from there until all processes had ended,
+and when that was, by the system's monotonic clock."""
+
+
+class Progress:
+    """Times of one process from the restart to its first commit."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._clock = WallClock()
+        self._made_s = self._clock.now_s()
+        self._restored_s: float | None = None
+        self._from_step = 0
+        self.is_first = True
+        """True until the first commit of this process."""
+
+    def on_restored(self, step: int) -> None:
+        """The states of a step are back."""
+        self._restored_s, self._from_step = self._clock.now_s(), step
+
+    def on_commit(self, step: int) -> None:
+        """A step is committed."""
+        if not self.is_first:
+            return
+        self.is_first = False
+        told = told_to_this_job(os.environ).get(RESTARTED)
+        if self._restored_s is None or told is None:
+            return
+        noticed_s, ended_s, began_s = (float(part) for part in told.split(","))
+        now_s = self._clock.now_s()
+        parts = {
+            "noticed": noticed_s, "ended": ended_s, "started": self._made_s - began_s,
+            "restored": self._restored_s - self._made_s, "first step": now_s - self._restored_s,
+        }  # fmt: skip
+        shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items())
+        self._tell(f"went on from step {self._from_step}; seconds: {shown}")

@@ -1,0 +1,195 @@
+"""One slot of a worker's state memory: a file that describes itself, and counts once a word of it says so.
+
+[Note: a slot's bytes] A page of head, then the data, then the layout (text that says what lies where), then a checksum
+of each MiB of data, 4 bytes each. The head's first 8 bytes are the word: the version's number in the upper half, the
+checksum of head, layout and checksums in the lower; it is 0 while a version is written. Processors write 8 aligned
+bytes at once and stores in order, so whoever maps the file after its writer died finds a whole version or none.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from coarse.errors import CapacityError, StorageError
+from coarse.protocol.units import MIB
+from coarse.storage.checksums import CHECKSUMS, Checksum, best_checksum, checksum_named
+from coarse.storage.region import available_bytes
+
+BLOCK_BYTES: Final = MIB
+_MAGIC: Final = b"coarse-state-1\0\0"
+_HEAD = struct.Struct("<16sQQQ")
+_HEAD_AT, _DATA_AT = 8, 4096
+_HEADROOM_BYTES = 64 * MIB
+
+
+class StoredVersion(NamedTuple):
+    """A whole version as a slot has it."""
+
+    number: int
+    layout: bytes
+    data: np.ndarray
+    """(n,) uint8, the slot's own memory."""
+    sums: np.ndarray
+    """(blocks,) uint32: the checksum of each MiB of `data`."""
+
+
+class StateFile:
+    """A slot, mapped; its descriptor is closed with it."""
+
+    def __init__(self, descriptor: int, where: str) -> None:
+        """`where` names the slot for people."""
+        self._descriptor = descriptor
+        self._where = where
+        self._bytes = np.empty(0, np.uint8)
+        self._sizes = (0, 0)
+        self._checksum: Checksum | None = None
+
+    def close(self) -> None:
+        """Give up the descriptor; views keep what they see."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # --- writing
+
+    def reserve(self, data_bytes: int, layout_bytes: int) -> None:
+        """Have room for a version of these sizes.
+
+        Raises:
+            CapacityError: the machine, or the file system, has not so much.
+        """
+        end = _DATA_AT + data_bytes + layout_bytes + 4 * num_blocks(data_bytes)
+        needed = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
+        status = os.fstat(self._descriptor)
+        more = needed - status.st_blocks * 512
+        if more > 0:
+            room = max(available_bytes() - _HEADROOM_BYTES, 0) if status.st_nlink == 0 else more
+            if more > room:
+                raise CapacityError(self._no_room(needed, f"{room} bytes are left"))
+            try:
+                os.posix_fallocate(self._descriptor, 0, needed)
+            except OSError as error:
+                raise CapacityError(self._no_room(needed, str(error.strerror))) from None
+        if needed > len(self._bytes):
+            self._map(needed)
+
+    def _no_room(self, needed: int, why: str) -> str:
+        return (
+            f"{self._where} takes {needed} bytes to keep the states of this worker, and {why}; free memory, place the "
+            "states elsewhere ([faults] memory), or start without --restarts"
+        )
+
+    def begin(self, data_bytes: int, layout_bytes: int) -> np.ndarray:
+        """Have what is there count no more, and return (data_bytes,) uint8 to be written."""
+        self.reserve(data_bytes, layout_bytes)
+        self._word()[0] = 0
+        self._sizes = (data_bytes, layout_bytes)
+        return self._bytes[_DATA_AT : _DATA_AT + data_bytes]
+
+    @property
+    def checksum(self) -> Checksum:
+        """Of each MiB of data, as `record` wants them."""
+        if self._checksum is None:
+            self._checksum = checksum_named(best_checksum())
+        return self._checksum
+
+    def record(self, number: int, layout: bytes, sums: np.ndarray) -> None:
+        """Have the data that were written since `begin` count, as the version of a number from 1 to 2^32 - 1.
+
+        Args:
+            sums: (blocks,) uint32.
+        """
+        data_bytes, layout_bytes = self._sizes
+        assert len(layout) == layout_bytes
+        name = best_checksum().encode()
+        head = _HEAD.pack(_MAGIC, data_bytes, layout_bytes, CHECKSUMS.index(name.decode()))
+        end = _DATA_AT + data_bytes + layout_bytes
+        self._bytes[_HEAD_AT : _HEAD_AT + len(head)] = np.frombuffer(head, np.uint8)
+        self._bytes[end - layout_bytes : end] = np.frombuffer(layout, np.uint8)
+        self._bytes[end : end + 4 * len(sums)] = sums.astype("<u4").view(np.uint8)
+        self._word()[0] = number << 32 | self._sum_of_table(self.checksum, data_bytes, layout_bytes)
+
+    # --- reading
+
+    def number(self) -> int:
+        """Return the number of the version that the word says is there; 0 where it says none."""
+        self._map_all()
+        return int(self._word()[0]) >> 32 if len(self._bytes) else 0
+
+    def read(self) -> StoredVersion | None:
+        """Return the version that is there; None where there is none.
+
+        Raises:
+            StorageError: there is one, and its bytes have another checksum.
+        """
+        if not (number := self.number()):
+            return None
+        head = self._bytes[_HEAD_AT : _HEAD_AT + _HEAD.size].tobytes()
+        magic, data_bytes, layout_bytes, kind = _HEAD.unpack(head)
+        end = _DATA_AT + data_bytes + layout_bytes
+        if magic != _MAGIC or kind >= len(CHECKSUMS) or end + 4 * num_blocks(data_bytes) > len(self._bytes):
+            raise self._damage(number, "its head is not one")
+        checksum = checksum_named(CHECKSUMS[kind])
+        if self._sum_of_table(checksum, data_bytes, layout_bytes) != int(self._word()[0]) & 0xFFFFFFFF:
+            raise self._damage(number, "its table has another checksum")
+        data = self._bytes[_DATA_AT : _DATA_AT + data_bytes]
+        sums = self._bytes[end : end + 4 * num_blocks(data_bytes)].view("<u4")
+        for block, wanted in enumerate(sums):
+            begin = block * BLOCK_BYTES
+            if checksum(data[begin : begin + BLOCK_BYTES]) != wanted:
+                raise self._damage(number, f"the MiB from byte {begin} of its data has another checksum")
+        return StoredVersion(number, self._bytes[end - layout_bytes : end].tobytes(), data, sums)
+
+    def _damage(self, number: int, why: str) -> StorageError:
+        return StorageError(f"version {number} in {self._where} is damaged: {why}")
+
+    def _sum_of_table(self, checksum: Checksum, data_bytes: int, layout_bytes: int) -> int:
+        """The checksum of head, layout and checksums."""
+        begin = _DATA_AT + data_bytes
+        head = self._bytes[_HEAD_AT : _HEAD_AT + _HEAD.size]
+        return checksum(np.concatenate([head, self._bytes[begin : begin + layout_bytes + 4 * num_blocks(data_bytes)]]))
+
+    # --- mapping
+
+    def _word(self) -> np.ndarray:
+        return self._bytes[:8].view("<u8")
+
+    def _map_all(self) -> None:
+        nbytes = os.fstat(self._descriptor).st_size if self._descriptor >= 0 else 0
+        if nbytes > len(self._bytes) and nbytes >= _DATA_AT:
+            self._map(nbytes)
+
+    def _map(self, nbytes: int) -> None:
+        """See the first bytes of the file, which has them."""
+        try:
+            mapping = mmap.mmap(self._descriptor, nbytes, mmap.MAP_SHARED)
+        except OSError as error:
+            raise CapacityError(f"{self._where}: this process cannot map {nbytes} bytes ({error.strerror})") from None
+        mapping.madvise(mmap.MADV_DONTFORK)
+        self._bytes = np.frombuffer(mapping, np.uint8)
+
+
+class BlockSums:
+    """Checksums of data that are written from their beginning on, each MiB taken while caches have it."""
+
+    def __init__(self, data: np.ndarray, checksum: Callable[[np.ndarray], int]) -> None:
+        self._data, self._checksum = data, checksum
+        self.sums = np.zeros(num_blocks(len(data)), np.uint32)
+        """(blocks,); right once all is written."""
+        self._done = 0
+
+    def written_to(self, end: int) -> None:
+        """All bytes before `end` are written."""
+        while self._done < len(self.sums) and min((self._done + 1) * BLOCK_BYTES, len(self._data)) <= end:
+            begin = self._done * BLOCK_BYTES
+            self.sums[self._done] = self._checksum(self._data[begin : begin + BLOCK_BYTES])
+            self._done += 1
+
+
+def num_blocks(data_bytes: int) -> int:
+    """Return how many checksums so many bytes have."""
+    return -(-data_bytes // BLOCK_BYTES)
