@@ -20,7 +20,7 @@ def generators() -> Generators:
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "torch": torch.get_rng_state(),
-        "random": [version, list(internal), gauss],
+        "random": [version, np.array(internal, np.uint32), gauss],
         "numpy": [kind, keys, place, has_gauss, cached],
         "cuda": on_gpus,
     }
@@ -30,7 +30,7 @@ def set_generators(states: Generators) -> None:
     """Put the generators where `generators` found them."""
     torch.set_rng_state(states["torch"])
     version, internal, gauss = states["random"]
-    random.setstate((version, tuple(internal), gauss))
+    random.setstate((version, tuple(map(int, internal)), gauss))
     kind, keys, *rest = states["numpy"]
     np.random.set_state((kind, keys, *rest))
     for number, state in enumerate(states.get("cuda", ())):

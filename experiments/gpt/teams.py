@@ -6,8 +6,9 @@ the parameters, wrap the optimizer. The modes of coarse differ by the configurat
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -23,6 +24,33 @@ COARSE_MODES = ("dense", "allreduce", "coarse")
 SHARDED_MODES = ("fsdp", "hybrid", "zeropp", "fcdp")
 MODES = (*COARSE_MODES, *SHARDED_MODES, "luwu", *OFFLOADED, *SWITCHED, "ddp", "none", "single")
 POLICIES = ("auto", "paper", "devices")
+
+
+class Loop(Protocol):
+    """The steps of a run, of which those before a restart are left out; `commit` keeps the state behind one."""
+
+    values: dict[str, Any]
+    """What the run has found so far."""
+
+    def steps(self, num_steps: int) -> Iterator[int]:
+        """Yield the numbers of the steps to make."""
+
+    def commit(self) -> bool:
+        """Keep the state behind a step, where something keeps it."""
+
+
+class PlainLoop:
+    """A loop that keeps nothing."""
+
+    def __init__(self, first_step: int) -> None:
+        self.values: dict[str, Any] = {}
+        self._first_step = first_step
+
+    def steps(self, num_steps: int) -> Iterator[int]:
+        return iter(range(self._first_step, num_steps))
+
+    def commit(self) -> bool:
+        return False
 
 
 class Team(Protocol):
@@ -46,6 +74,9 @@ class Team(Protocol):
 
     def mean(self, values: Tensor, name: str) -> Tensor:
         """The mean over workers of (n,) float64; a name always comes with the same n."""
+
+    def loop(self) -> Loop:
+        """The loop of steps, once the team is joined."""
 
     def bytes_moved(self) -> int | None:
         """Bytes that this worker's traffic has moved so far, None where nobody counts them."""
@@ -79,6 +110,9 @@ class AloneTeam:
 
     def mean(self, values: Tensor, name: str) -> Tensor:
         return values
+
+    def loop(self) -> Loop:
+        return PlainLoop(self.first_step)
 
     def bytes_moved(self) -> int | None:
         return 0
@@ -132,6 +166,7 @@ class CoarseTeam:
 
     def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         self._ct.broadcast_parameters(model.named_parameters(), root_rank=0)
+        self._model = model
         self._optimizer = self._ct.DistributedOptimizer(optimizer, model.named_parameters(), switch=self.switch())
         return model, self._optimizer
 
@@ -148,6 +183,12 @@ class CoarseTeam:
 
     def mean(self, values: Tensor, name: str) -> Tensor:
         return self._ct.push_pull(values, name)
+
+    def loop(self) -> Loop:
+        if "COARSE_RESTARTS" not in os.environ:  # nothing would keep what is committed
+            return PlainLoop(self.first_step)
+        state: Loop = self._ct.Resumable(model=self._model, optimizer=self._optimizer)
+        return state
 
     def bytes_moved(self) -> int | None:
         import coarse
@@ -192,6 +233,9 @@ class LuwuTeam(CoarseTeam):
         self.first_step = self._optimizer.steps
         return model, self._optimizer
 
+    def loop(self) -> Loop:
+        return PlainLoop(self.first_step)  # --resume goes on
+
     def synchronize(self) -> None:
         return None
 
@@ -215,7 +259,7 @@ class ShardedTeam(CoarseTeam):
         self._mode = mode
 
     def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        model = self._ct.fully_shard(model, mode=self._mode)
+        model = self._model = self._ct.fully_shard(model, mode=self._mode)
         self._optimizer = type(optimizer)(model.parameters(), **settings_of(optimizer))
         return model, self._optimizer
 

@@ -13,11 +13,13 @@ of dropping them, waiting for a slower worker.
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -106,12 +108,13 @@ class Trainer:
 
     def run(self, on_report: Callable[[Report], None]) -> tuple[Summary, list[StepRecord]]:
         """Train, report now and then, and return the summary with one record per step."""
-        bytes_before = self._team.bytes_moved()
+        bytes_before, loop = self._team.bytes_moved(), self._team.loop()
+        self._take_up(loop.values)
         if self._team.first_step >= self._training.steps:
             raise ValueError(f"the run that goes on has made {self._team.first_step} steps; ask for more by --steps")
         settled_at = min(self._training.warmup_steps, self._training.steps // 2)
-        after_probe = False
-        for step in range(self._team.first_step, self._training.steps):
+        after_probe = bool(self._probes) and self._probes[-1].step == self._records[-1].step
+        for step in loop.steps(self._training.steps):
             batch = self._batch(step)
             record = self._step(step, batch, settled=step >= settled_at and not after_probe)
             self._records.append(record)
@@ -120,7 +123,28 @@ class Trainer:
                 self._probe(step, batch)
             if (step + 1) % REPORT_EVERY == 0 or step + 1 == self._training.steps:
                 on_report(self._report())
+            loop.values["steps"] = np.array([[*vars(record).values()] for record in self._records])
+            loop.values["probes"] = np.array([[*vars(probe).values()] for probe in self._probes])
+            loop.commit()
         return self._summary(bytes_before), self._records
+
+    def _take_up(self, values: Mapping[str, np.ndarray]) -> None:
+        """Have the records of a run that goes on."""
+        for row in values.get("steps", ()):
+            step, *seconds, settled = row.tolist()
+            names = [field.name for field in fields(StepRecord)][1:-1]
+            self._records.append(
+                StepRecord(step=int(step), settled=bool(settled), **dict(zip(names, seconds, strict=True)))
+            )
+        self._probes += [Probe(int(step), seconds) for step, seconds in values.get("probes", ())]
+
+    def digest(self) -> str:
+        """The SHA-256 of the parameters; of sharded ones all workers ask together."""
+        found = hashlib.sha256()
+        for parameter in self._bare_model.parameters():
+            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            found.update(whole.detach().cpu().numpy().tobytes())
+        return found.hexdigest()
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         """This worker's rows of the step's global batch."""
