@@ -112,7 +112,7 @@ def kill_one(launcher: int, chance: random.Random) -> str:
 
 def kind_of(line: str) -> str:
     """Name a process of a job by its command line."""
-    if "mpirun" in line.split(" ", 1)[0]:
+    if re.search("mpirun|prterun|prte", line.split(" ", 1)[0]):
         return "mpirun"
     if "watched.py" in line:
         return "watcher"

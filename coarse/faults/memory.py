@@ -40,6 +40,11 @@ class StateMemory:
             _lock(descriptors[0], paths[worker][0])
         self._slots = [StateFile(each, self._named(worker, place)) for place, each in enumerate(descriptors)]
 
+    def close(self) -> None:
+        """Give up this process's hold of the slots."""
+        for slot in self._slots:
+            slot.close()
+
     def _named(self, worker: int, slot: int) -> str:
         path = f" ({self._paths[worker][slot]})" * self._is_folder
         return f"slot {slot} of worker {worker}'s state memory{path}"

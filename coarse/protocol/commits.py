@@ -51,14 +51,15 @@ def choose(seen: Sequence[Seen]) -> Choice:
         return Choice(chosen, tuple((worker, version) for worker, version in damaged if version > chosen))
     if newest <= 1 and not damaged:
         return Choice(0)
-    lacking = [worker for worker, each in enumerate(seen) if not {newest, newest - 1} & set(each.whole)]
+    wanted = max((version for each in seen for version in each.whole), default=newest)
+    lacking = [worker for worker, each in enumerate(seen) if not {wanted, wanted - 1} & set(each.whole) or each.damaged]
     found = "; ".join(
         f"worker {worker} has {_versions(each.whole)}" + f", and {_versions(each.damaged)} damaged" * bool(each.damaged)
         for worker, each in enumerate(seen)
     )
     raise StorageError(
-        f"no version of the states is whole with all workers, since worker {', '.join(map(str, lacking))} lacks "
-        f"{_versions((newest - 1, newest))}: {found}. Go on from a checkpoint of the script's own; to begin anew, "
+        f"no version of the states is whole with all workers, by worker {', '.join(map(str, lacking))}'s memory: "
+        f"{found}. Go on from a checkpoint of the script's own; to begin anew, "
         "remove the folder that keeps the states, or start another job"
     )
 

@@ -2,8 +2,8 @@
 
 [Note: a slot's bytes] A page of head, then the data, then the layout (text that says what lies where), then a checksum
 of each MiB of data, 4 bytes each. The head's first 8 bytes are the word: the version's number in the upper half, the
-checksum of head, layout and checksums in the lower; it is 0 while a version is written. Processors write 8 aligned
-bytes at once and stores in order, so whoever maps the file after its writer died finds a whole version or none.
+checksum of number, head, layout and checksums in the lower; it is 0 while a version is written. Processors write 8
+aligned bytes at once and stores in order, so whoever maps the file after its writer died finds a whole version or none.
 """
 
 import mmap
@@ -111,7 +111,7 @@ class StateFile:
         self._bytes[_HEAD_AT : _HEAD_AT + len(head)] = np.frombuffer(head, np.uint8)
         self._bytes[end - layout_bytes : end] = np.frombuffer(layout, np.uint8)
         self._bytes[end : end + 4 * len(sums)] = sums.astype("<u4").view(np.uint8)
-        self._word()[0] = number << 32 | self._sum_of_table(self.checksum, data_bytes, layout_bytes)
+        self._word()[0] = number << 32 | self._sum_of_table(self.checksum, number, data_bytes, layout_bytes)
 
     # --- reading
 
@@ -134,7 +134,7 @@ class StateFile:
         if magic != _MAGIC or kind >= len(CHECKSUMS) or end + 4 * num_blocks(data_bytes) > len(self._bytes):
             raise self._damage(number, "its head is not one")
         checksum = checksum_named(CHECKSUMS[kind])
-        if self._sum_of_table(checksum, data_bytes, layout_bytes) != int(self._word()[0]) & 0xFFFFFFFF:
+        if self._sum_of_table(checksum, number, data_bytes, layout_bytes) != int(self._word()[0]) & 0xFFFFFFFF:
             raise self._damage(number, "its table has another checksum")
         data = self._bytes[_DATA_AT : _DATA_AT + data_bytes]
         sums = self._bytes[end : end + 4 * num_blocks(data_bytes)].view("<u4")
@@ -147,11 +147,13 @@ class StateFile:
     def _damage(self, number: int, why: str) -> StorageError:
         return StorageError(f"version {number} in {self._where} is damaged: {why}")
 
-    def _sum_of_table(self, checksum: Checksum, data_bytes: int, layout_bytes: int) -> int:
-        """The checksum of head, layout and checksums."""
+    def _sum_of_table(self, checksum: Checksum, number: int, data_bytes: int, layout_bytes: int) -> int:
+        """The checksum of number, head, layout and checksums."""
         begin = _DATA_AT + data_bytes
+        own = np.array([number], "<u8").view(np.uint8)
         head = self._bytes[_HEAD_AT : _HEAD_AT + _HEAD.size]
-        return checksum(np.concatenate([head, self._bytes[begin : begin + layout_bytes + 4 * num_blocks(data_bytes)]]))
+        table = self._bytes[begin : begin + layout_bytes + 4 * num_blocks(data_bytes)]
+        return checksum(np.concatenate([own, head, table]))
 
     # --- mapping
 

@@ -129,6 +129,7 @@ class OptimizerPart:
             for index, state in kept["state"].items() for key, value in state.items() if isinstance(value, torch.Tensor)
         }  # fmt: skip
         self._optimizer.load_state_dict(kept)
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers warn where no step was made
         states = self._optimizer.state
         for (index, key), dtype in types.items():
             parameter = by_number[index]
@@ -234,7 +235,7 @@ def set_generator(generator: torch.Generator | np.random.Generator, state: Plain
         generator.bit_generator.state = state
 
 
-def shared_by_all(parts: Mapping[str, object], num_workers: int) -> tuple[set[torch.Tensor], set[int]]:
+def shared_by_all(parts: Mapping[str, object]) -> tuple[set[torch.Tensor], set[int]]:
     """Return the parameters that all workers have alike after each step, and `id` of the optimizers that make them so.
 
     Raises:

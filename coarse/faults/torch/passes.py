@@ -30,16 +30,16 @@ _TOLD_FROM_S = 1.0
 class Passes:
     """Where a script is in its loops; one pass at a time."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], *, is_kept: bool) -> None:
+        """`is_kept`: something keeps commits, so that loaders must be such as can be gone on with."""
         self._tell = tell
+        self._is_kept = is_kept
         self._epoch: int | None = None
         self._num_passes = 0
         """Of this epoch, those that have begun; of the script, where it has no epochs of ours."""
         self._pass: _Pass[Any] | None = None
         self._back: dict[str, Plain] | None = None
         """Where the script was at the commit that it goes on from, until it is there again."""
-        self.is_kept = False
-        """Whether anything is kept, so that loaders must be such as can be gone on with."""
 
     # --- at a commit
 
@@ -96,7 +96,7 @@ class Passes:
         back = self._back
         if back is not None and self._is_before(back, number):
             return
-        if self.is_kept:
+        if self._is_kept:
             _require_may_go_on(source)
         is_back = back is not None and back["pass"] is not None and number == back["passes"] - 1
         if not is_back and back is not None:

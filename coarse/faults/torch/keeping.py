@@ -1,0 +1,279 @@
+"""The machine behind Resumable: what a worker keeps at each commit, and how it comes back.
+
+[Note: what all have alike] Parameters that a DistributedOptimizer of all workers steps (or that torch's DDP holds), and
+the states of optimizers that step them, are kept once on each node: of their bytes, put end to end, each worker of a
+node stores a part. That they are alike is compared by checksums at the first commit and each hundredth. All else each
+worker stores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+
+from coarse.errors import CheckpointError, ConfigError, MismatchError, StorageError
+from coarse.faults.memory import StateMemory
+from coarse.faults.torch.parts import Item, Part, Taken, items_of, packed
+from coarse.faults.torch.passes import Passes
+from coarse.protocol.commits import Choice, choose
+from coarse.storage.state_file import BLOCK_BYTES, BlockSums, StoredVersion
+from coarse.torch.groups.objects import Plain, blank, unpack
+from coarse.torch.tensors import bytes_of, on_host
+
+_ALIGN_BYTES: Final = 64
+_COMPARED_EACH: Final = 100
+_POSITION: Final = "coarse.position"
+VALUES: Final = "coarse.values"
+"""The part that holds the script's own values."""
+Ranges = list[tuple[int, int, int, int]]
+"""Of a slot's data: (number of the tensor, first byte within it, bytes, place in the data)."""
+
+
+class Peers(Protocol):
+    """The other workers."""
+
+    def gather(self, value: Plain, name: str) -> list[Plain]:
+        """Return all workers' values; all call it in one order."""
+        ...
+
+    def say(self, steps: int) -> None:
+        """Say that this worker has recorded its next version, behind so many steps."""
+        ...
+
+    def said(self) -> list[int]:
+        """Return what all said of the last version, once they have; [] where this worker has said nothing yet."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which worker keeps its state, among which."""
+
+    worker: int
+    num_workers: int
+    local: tuple[int, ...]
+    """Workers of its node."""
+
+
+class Keeping:
+    """One worker's commits. `calls` counts steps that were to be committed."""
+
+    def __init__(
+        self,
+        parts: dict[str, Part],
+        passes: Passes,
+        memory: StateMemory,
+        peers: Peers,
+        place: Place,
+        tell: Callable[[str], None],
+        *,
+        other_kernels: bool = False,
+    ) -> None:
+        self._parts, self._passes = parts, passes
+        self._memory, self._peers, self._place, self._tell = memory, peers, place, tell
+        self._other_kernels = other_kernels
+        self._version = 0
+        self._has_room = False
+        self._redone: tuple[int, StoredVersion] | None = None
+        """A newer version than that gone on from, which this worker had recorded: it is made again, and compared."""
+
+    # --- commits
+
+    def commit(self, calls: int) -> None:
+        """Keep the state behind so many steps; see Resumable.commit. After a StallError it may be called again."""
+        self._require_all_recorded()
+        taken = {name: part.take() for name, part in self._parts.items()}
+        taken[_POSITION] = packed(self._passes.take(), "the loader's state")
+        items = list(items_of(taken))
+        if self._version % _COMPARED_EACH == 0:
+            self._require_alike(items)
+        self._version += 1
+        self._write(taken, items, calls)
+        self._peers.say(calls)
+
+    def _require_all_recorded(self) -> None:
+        """Wait until all have recorded the version before; MismatchError where after other numbers of steps."""
+        said = self._peers.said()
+        if len(set(said)) > 1:
+            steps = ", ".join(f"worker {worker}: {count}" for worker, count in enumerate(said))
+            raise MismatchError(
+                f"rank {self._place.worker}: workers committed version {self._version} after different numbers of "
+                f"steps ({steps}); have all workers commit the same steps"
+            )
+
+    def _require_alike(self, items: list[Item]) -> None:
+        """MismatchError where what all workers should have alike differs."""
+        own = [[item.name, zlib.crc32(_bytes(item.tensor).data)] for item in items if item.is_alike]
+        all_sums = self._peers.gather(own, "coarse/faults/alike") if own else []
+        for worker, other in enumerate(all_sums):
+            for (name, mine), (_, theirs) in zip(own, other, strict=False):
+                if mine != theirs:
+                    raise MismatchError(
+                        f"rank {self._place.worker}: {name} differs between this worker and worker {worker}, and all "
+                        "workers should have it alike after a step; broadcast parameters before the first step "
+                        "(ct.broadcast_parameters, ct.broadcast_optimizer_state)"
+                    )
+
+    def _write(self, taken: dict[str, Taken], items: list[Item], calls: int) -> None:
+        place = self._place
+        ranges, data_bytes = _ranges(items, place.local.index(place.worker), len(place.local))
+        layout = json.dumps({
+            "worker": place.worker, "workers": place.num_workers, "script": _script(),
+            "kernels": _kernels(), "calls": calls, "ranges": ranges,
+            "names": [item.name for item in items], "alike": [n for n, item in enumerate(items) if item.is_alike],
+            "trees": {name: each.tree for name, each in taken.items()},
+        }).encode()  # fmt: skip
+        if not self._has_room:
+            self._memory.reserve(data_bytes, len(layout))
+            self._has_room = True
+        slot = self._memory.slot(self._version)
+        data = slot.begin(data_bytes, len(layout))
+        sums = BlockSums(data, slot.checksum)
+        for number, first, nbytes, at in ranges:
+            _copy(items[number].tensor, first, data[at : at + nbytes], sums, at)
+        sums.written_to(data_bytes)
+        if self._redone is not None:
+            self._compare_redone(layout, sums.sums, calls)
+        slot.record(self._version, layout, sums.sums)
+
+    def _compare_redone(self, layout: bytes, sums: np.ndarray, calls: int) -> None:
+        """Warn where a version that was recorded before the restart has other bytes now."""
+        assert self._redone is not None
+        number, before = self._redone
+        if number != self._version:
+            return
+        self._redone = None
+        then, now = json.loads(before.layout), json.loads(layout)
+        if then["ranges"] != now["ranges"] or len(before.sums) != len(sums):
+            names = ["the shapes of what is kept"]
+        else:
+            blocks = np.flatnonzero(before.sums != sums).tolist()
+            hit = [r for r in now["ranges"] if any(_overlaps(r, block) for block in blocks)]
+            names = sorted({now["names"][number] for number, *_ in hit})
+        if names:
+            self._tell(
+                f"worker {self._place.worker} made step {calls} again with other bits ({', '.join(names[:3])}): the "
+                "script does not repeat itself"
+            )
+
+    # --- going on
+
+    def go_on(self) -> int:
+        """Be as the newest version says that is whole with all workers; return its steps, 0 where there is none."""
+        seen, whole = self._memory.found()
+        all_seen = self._peers.gather([list(seen.whole), list(seen.damaged)], "coarse/faults/seen")
+        choice = choose([type(seen)(tuple(each), tuple(bad)) for each, bad in all_seen])
+        self._tell_passed_over(choice)
+        self._version = choice.version
+        if choice.version == 0:
+            return 0
+        kept = whole[choice.version]
+        layout = json.loads(kept.layout)
+        self._require_same_job(layout)
+        trees, names = layout["trees"], layout["names"]
+        if missing := sorted(self._parts.keys() ^ (trees.keys() - {_POSITION})):
+            raise CheckpointError(
+                f"the states that are kept have the parts {sorted(trees.keys() - {_POSITION, VALUES})}, and Resumable "
+                f"was given {sorted(self._parts.keys() - {VALUES})} ({missing[0]!r} differs); give the same parts"
+            )
+        wanted = {name: self._parts[name].wanted(trees[name]) for name in trees if name != _POSITION}
+        wanted[_POSITION] = blank(trees[_POSITION])
+        tensors = [tensor for name in trees for tensor in wanted[name]]
+        if len(tensors) != len(names):
+            raise CheckpointError(f"the states that are kept have {len(names)} tensors, {len(tensors)} were expected")
+        for worker in self._place.local:
+            stored = kept if worker == self._place.worker else self._memory.of_other(worker, choice.version)
+            self._read(stored, names, tensors, is_own=worker == self._place.worker)
+        for name, part in self._parts.items():
+            part.put(trees[name], wanted[name])
+        self._passes.put(unpack(trees[_POSITION], iter(wanted[_POSITION])))
+        self._redone = (choice.version + 1, whole[choice.version + 1]) if choice.version + 1 in whole else None
+        if self._redone is not None:  # its slot is written anew before it is compared
+            number, before = self._redone
+            self._redone = number, before._replace(sums=before.sums.copy(), data=before.data[:0])
+        return int(layout["calls"])
+
+    def _read(self, stored: StoredVersion, names: list[str], tensors: list[torch.Tensor], *, is_own: bool) -> None:
+        """Fill tensors with what one worker's version has of them."""
+        layout = json.loads(stored.layout)
+        places = {name: place for place, name in enumerate(names)}
+        alike = set(layout["alike"])
+        for number, first, nbytes, place in layout["ranges"]:
+            if not is_own and number not in alike:
+                continue
+            target = bytes_of(tensors[places[layout["names"][number]]])
+            target[first : first + nbytes] = stored.data[place : place + nbytes]
+
+    def _tell_passed_over(self, choice: Choice) -> None:
+        if self._place.worker == 0:
+            for worker, version in choice.passed_over:
+                kept = f"version {choice.version} is gone on from"
+                self._tell(f"version {version} of the states is damaged with worker {worker}; {kept}")
+
+    def _require_same_job(self, layout: dict[str, Plain]) -> None:
+        """StorageError where what is kept is another job's; ConfigError where it was made by other kernels."""
+        for what, own in (("workers", self._place.num_workers), ("script", _script()), ("worker", self._place.worker)):
+            if layout[what] != own:
+                raise StorageError(
+                    f"the states that are kept are of another job: its {what} is {layout[what]!r}, and this one's is "
+                    f"{own!r}; go on with that, or name an empty folder in [faults] memory"
+                )
+        if layout["kernels"] != _kernels() and not self._other_kernels:
+            raise ConfigError(
+                f"the states that are kept were made by {layout['kernels']}, and here are {_kernels()}, whose sums may "
+                "have other bits; go on with those, or say Resumable(other_kernels=True)"
+            )
+
+
+def _script() -> str:
+    return os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else ""
+
+
+def _kernels() -> str:
+    """What bits depend on beside the script."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"torch {torch.__version__} with {torch.get_num_threads()} threads and {capability}"
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    return bytes_of(on_host(tensor).contiguous())
+
+
+def _ranges(items: list[Item], place: int, count: int) -> tuple[Ranges, int]:
+    """Return what a worker stores, the `place`-th of `count` on its node, and how many bytes that are."""
+    total = sum(item.tensor.nbytes for item in items if item.is_alike)
+    begin, end = total * place // count, total * (place + 1) // count
+    ranges: Ranges = []
+    at = within = 0
+    for number, item in enumerate(items):
+        nbytes = item.tensor.nbytes
+        first, last = 0, nbytes
+        if item.is_alike:
+            first, last = max(begin - within, 0), min(end - within, nbytes)
+            within += nbytes
+        if first < last:
+            ranges.append((number, first, last - first, at))
+            at += -(-(last - first) // _ALIGN_BYTES) * _ALIGN_BYTES
+    return ranges, at
+
+
+def _copy(tensor: torch.Tensor, first: int, target: np.ndarray, sums: BlockSums, place: int) -> None:
+    """Copy a range of a tensor's bytes to a place of the data, a MiB at a time with its checksum."""
+    source = _bytes(tensor)[first : first + len(target)]
+    for begin in range(0, len(target), BLOCK_BYTES):
+        end = min(begin + BLOCK_BYTES, len(target))
+        target[begin:end] = source[begin:end]
+        sums.written_to(place + end)
+
+
+def _overlaps(stored: list[int], block: int) -> bool:
+    _, _, nbytes, place = stored
+    return place < (block + 1) * BLOCK_BYTES and place + nbytes > block * BLOCK_BYTES

@@ -1,0 +1,51 @@
+"""Faults drawn from seeds: killed at any store, damaged now and then, a job ends with the bits of one that was not."""
+
+import pytest
+
+from coarse.errors import StorageError
+from tests.support.faults.bugs import BUGS, MOST_SEEDS, seeds_to_find
+from tests.support.faults.job import Plan, is_storage_error_due, run
+from tests.support.faults.trainings import small, with_torch
+
+SMALL_SEEDS = {1: 560, 2: 300, 3: 100}
+"""By number of workers."""
+TORCH_SEEDS = 40
+
+
+def ends_alike(plan: Plan, seed: int, quiet: str) -> int:
+    """Faults of a run by a seed, which must end with the bits of the quiet run; a failing one says its command."""
+    trace: list[str] = []
+    try:
+        found, _ = run(plan, seed, trace=trace)
+    except StorageError:
+        assert is_storage_error_due(trace), f"nothing was damaged; python -m tests.support.faults {seed}: {trace}"
+        return len(trace)
+    assert found == quiet, f"other bits; python -m tests.support.faults {seed}: {trace}"
+    return len(trace)
+
+
+@pytest.mark.parametrize("num_workers", SMALL_SEEDS)
+def test_a_small_training_has_the_same_bits_whatever_dies(num_workers):
+    plan = small(num_workers)
+    quiet, _ = run(plan, None)
+    seeds = SMALL_SEEDS[num_workers]
+    assert sum(ends_alike(plan, seed, quiet) for seed in range(seeds)) > seeds
+
+
+def test_an_optimizer_data_and_dropout_have_the_same_bits():
+    plan = with_torch()
+    quiet, _ = run(plan, None)
+    assert sum(ends_alike(plan, seed, quiet) for seed in range(TORCH_SEEDS)) > TORCH_SEEDS
+
+
+def test_the_same_seed_does_the_same():
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        run(small(2), 5, trace=trace)
+    assert traces[0] == traces[1]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug):
+    found = seeds_to_find(bug, small(2) if BUGS[bug][0] == "small" else with_torch())
+    assert found is not None, f"not found by {MOST_SEEDS} seeds"
