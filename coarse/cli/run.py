@@ -60,6 +60,10 @@ _RESTARTS_HELP = (
     "How often the job may be started again when any of its processes dies: it goes on from what ct.Resumable has "
     "committed, with the same bits (docs/faults.md)."
 )
+_COLD_HELP = (
+    "With --restarts: no process imports torch and TensorFlow beside the job; ranks that start again do so."
+)
+_PRELOAD_HELP = "With --restarts: further modules that ranks which start again have imported, with commas between them."
 _CLUSTER_HELP = (
     f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
     "namespaces of this machine. Needs root."
@@ -89,6 +93,8 @@ def run(
     sharding: Annotated[str | None, typer.Option(help=_SHARDING_HELP)] = None,
     options: SetOptions = None,
     restarts: Annotated[int, typer.Option(metavar="N", min=0, help=_RESTARTS_HELP)] = 0,
+    cold: Annotated[bool, typer.Option("--cold", help=_COLD_HELP)] = False,
+    preload: Annotated[str | None, typer.Option(metavar="MODULES", help=_PRELOAD_HELP)] = None,
     replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
@@ -133,7 +139,10 @@ def run(
             _show_help(("-m", script) if module else (script,), request.arguments)
         if cluster is None:
             account = _account_of(configured)
-            raise typer.Exit(_run_here(request, account, dry_run=dry_run, verbose=verbose, restarts=restarts))
+            modules = None if cold else tuple(filter(None, (preload or "").split(",")))
+            raise typer.Exit(
+                _run_here(request, account, dry_run=dry_run, verbose=verbose, restarts=restarts, preload=modules)
+            )
         per_node = devices or (default_devices if stated is None else None)
         in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=stated is not None)
         _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
@@ -233,7 +242,13 @@ def _repeatable_policy(configured: Config, partition: str, restarts: int) -> str
 
 
 def _run_here(
-    request: TrainingRun, account: Path | None, *, dry_run: bool, verbose: bool, restarts: int = 0
+    request: TrainingRun,
+    account: Path | None,
+    *,
+    dry_run: bool,
+    verbose: bool,
+    restarts: int = 0,
+    preload: Sequence[str] | None = None,
 ) -> int:
     """Return the status of the job; 0 of a dry run, and 3 where the `account` of an emulated one has no result."""
     request = replace(request, meeting_port=free_port())
@@ -247,7 +262,7 @@ def _run_here(
     if account is not None:
         account.unlink(missing_ok=True)
     if restarts:
-        return _run_again(request, argv, restarts)
+        return _run_again(request, restarts, preload)
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
     status = run_forwarding_signals(argv, os.environ, watch)
     if status or account is None or not account.exists():
@@ -255,14 +270,15 @@ def _run_here(
     return WITHOUT_RESULT if json.loads(account.read_text(encoding="utf-8"))[NO_RESULT] else 0
 
 
-def _run_again(request: TrainingRun, argv: Sequence[str], most: int) -> int:
+def _run_again(request: TrainingRun, most: int, preload: Sequence[str] | None) -> int:
     """Return the status of a job that is started again when a process of it dies."""
 
-    def attempt(told: Mapping[str, str]) -> JobEnd:
+    def attempt(told: Mapping[str, str], forked_at: str | None) -> JobEnd:
         watch = Watch(Departures(request.num_ranks, request.light_ranks(), at_once=True))
-        return run_job(argv, os.environ, watch, at_once=True, told=told)
+        again = replace(request, meeting_port=free_port(), forked_at=forked_at)
+        return run_job(again.argv(), os.environ, watch, at_once=True, told=told)
 
-    return run_with_restarts(attempt, request.table.num_workers, most, os.environ)
+    return run_with_restarts(attempt, request.table.num_workers, most, os.environ, preload=preload)
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:

@@ -31,6 +31,7 @@ _TERM_GRACE_S = 2.0
 _INTERRUPT_GRACE_S = 30.0
 """What scripts have after a Ctrl-C, to save what they hold; torchrun gives as much."""
 _POLL_S = 0.25
+_MOST_ROUNDS = 100
 _STRANDED_POLLS = 20
 """For how many polls in a row an mpirun that has lost all its ranks may linger."""
 
@@ -201,7 +202,7 @@ class MpirunJob:
         if self._process.poll() is None:
             self.send_signal(signal.SIGTERM)
             self.wait_until_ended(_TERM_GRACE_S)
-        _end_session(self._process.pid)
+        _end_members(self._process.pid, (signal.SIGTERM, signal.SIGKILL), None)
         self._process.wait()
         os.close(self._descriptor)
 
@@ -215,8 +216,7 @@ class MpirunJob:
 
     def kill_all(self) -> None:
         """Kill mpirun and all that it started, and return when these have ended."""
-        while session_members(self._process.pid):  # some may have been forked meanwhile
-            _end_session(self._process.pid, (signal.SIGKILL,))
+        end_members(self._process.pid, (signal.SIGKILL,))
 
     def wait(self) -> int:
         """mpirun's exit status, 128 + n where signal n ended it."""
@@ -408,12 +408,20 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def _end_session(session: int, numbers: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)) -> None:
-    """Ask what is left of a session to end, and kill what has not within the grace."""
+def end_members(session: int, numbers: Sequence[signal.Signals], but: int | None = None) -> None:
+    """Send signals, one after another, to what is left of a session, `but` one process; return when it has ended, or
+    has not within the grace."""
+    for _ in range(_MOST_ROUNDS):  # some may be forked meanwhile
+        _end_members(session, numbers, but)
+        if not set(session_members(session)) - {but}:
+            return
+
+
+def _end_members(session: int, numbers: Sequence[signal.Signals], but: int | None) -> None:
     for number in numbers:
         with ExitStack() as opened:
             descriptors = []
-            for pid in session_members(session):
+            for pid in set(session_members(session)) - {but}:
                 with suppress(ProcessLookupError):  # ended meanwhile
                     descriptor = os.pidfd_open(pid)
                     opened.callback(os.close, descriptor)

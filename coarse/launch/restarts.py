@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 from coarse.launch.departures import how_ended
 from coarse.launch.mpirun import JobEnd, tell
 from coarse.launch.state_memory import HeldMemory
+from coarse.launch.warm.ranks import WarmRanks, needs_of
 from coarse.protocol.clock import WallClock
 
-Attempt = Callable[[Mapping[str, str]], JobEnd]
-"""Runs the job once with further variables, until none of its processes is left."""
+Attempt = Callable[[Mapping[str, str], str | None], JobEnd]
+"""Runs the job once with further variables, by ranks that are forked at a socket (None: by new interpreters), until
+none of its processes is left."""
+_LOOK_S = 0.5
 _HASH_SEED = "0"
 
 
-def run_with_restarts(attempt: Attempt, num_workers: int, most: int, environ: Mapping[str, str]) -> int:
+def run_with_restarts(
+    attempt: Attempt, num_workers: int, most: int, environ: Mapping[str, str], *, preload: Sequence[str] | None
+) -> int:
     """Run a job, start it again at most so many times, and return its status.
 
     It is not started again where a signal to this launcher ended it, where a script raised, or ended with a status of
@@ -23,9 +30,11 @@ def run_with_restarts(attempt: Attempt, num_workers: int, most: int, environ: Ma
     clock = WallClock()
     told = {"PYTHONHASHSEED": environ.get("PYTHONHASHSEED", _HASH_SEED)}
     before: tuple[object, ...] | None = None
-    with HeldMemory(num_workers) as memory:
+    with HeldMemory(num_workers) as memory, _Warming(memory, {**environ, **told}, preload) as warming:
         for restarts in range(most + 1):
-            ended = attempt({**told, "COARSE_RESTARTS": str(restarts), "COARSE_STATE_MEMORY": memory.told})
+            told_now = {**told, "COARSE_RESTARTS": str(restarts), "COARSE_STATE_MEMORY": memory.told}
+            ended = attempt(told_now, warming.socket_path())
+            warming.end_ranks()
             if not ended.status or ended.was_asked:
                 return _last(ended, "")
             versions = memory.versions()
@@ -42,6 +51,47 @@ def run_with_restarts(attempt: Attempt, num_workers: int, most: int, environ: Ma
             tell(f"{cause}; the job starts again, {restarts + 1} of {most}")
             told["COARSE_RESTARTED"] = f"{ended.noticed_s},{ended.ended_s},{clock.now_s()}"
     raise AssertionError
+
+
+class _Warming:
+    """Has ranks' libraries imported beside the job, once each worker has committed."""
+
+    def __init__(self, memory: HeldMemory, environ: Mapping[str, str], preload: Sequence[str] | None) -> None:
+        self._memory = memory
+        self._ranks = None if preload is None else WarmRanks(environ, preload)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._ranks is not None:
+            self._thread = threading.Thread(target=self._wait, name="coarse-warming", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._ranks is not None:
+            self._ranks.close()
+
+    def _wait(self) -> None:
+        """Start once there is a first commit; in a thread."""
+        while not self._stopped.wait(_LOOK_S):
+            layout = self._memory.layout_of_worker_0()
+            if layout is not None:
+                assert self._ranks is not None
+                self._ranks.start(needs_of(layout))
+                return
+
+    def socket_path(self) -> str | None:
+        """Return where ranks are forked, None where nothing does that yet."""
+        return None if self._ranks is None else self._ranks.socket_path()
+
+    def end_ranks(self) -> None:
+        """Return when no forked rank of the last start is left."""
+        if self._ranks is not None:
+            self._ranks.end_ranks()
 
 
 def _cause(ended: JobEnd) -> str:

@@ -27,6 +27,20 @@ class HeldMemory:
         """What COARSE_STATE_MEMORY tells workers."""
         return f"/proc/{os.getpid()}/fd/{','.join(map(str, self._descriptors))}"
 
+    def layout_of_worker_0(self) -> bytes | None:
+        """Return the layout of a version of worker 0's, None where it has none that is whole now."""
+        for descriptor in self._descriptors[:NUM_SLOTS]:
+            slot = StateFile(os.dup(descriptor), "the state memory")
+            try:
+                found = slot.read()
+            except StorageError:  # it is being written
+                found = None
+            finally:
+                slot.close()
+            if found is not None:
+                return found.layout
+        return None
+
     def versions(self) -> tuple[int, ...]:
         """Return by worker the newest version that it has recorded, 0 for none; while no rank runs."""
         slots = []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coarse.errors import ConfigError
 from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, usable_mpirun, watched_command
+from coarse.launch.warm.ranks import stand_in_arguments
 from coarse.launch.watched import STARTUP
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
@@ -53,6 +54,8 @@ class TrainingRun:
     """Backends of torch.distributed in whose place coarse is taken, with commas between them."""
     hosts: tuple[str, ...] = ()
     """The host of each rank; none where all run here."""
+    forked_at: str | None = None
+    """Socket of a process that forks the ranks (coarse/launch/warm); None where each is an interpreter of its own."""
     meeting_port: int = 29500
     """Where torch's store of the workers may listen, at worker 0."""
 
@@ -91,6 +94,8 @@ class TrainingRun:
             is_light = ranks[0] in self.light_ranks()
             script = ("-m", self.script) if self.is_module else (self.script,)
             program = ("-m", DEVICE_MODULE) if is_light else (*script, *self.arguments)
+            if self.forked_at is not None:
+                program = (*stand_in_arguments(self.forked_at), *program)
             command = watched_command(python, self._place(ranks[0]), program)
             contexts.append(AppContext(num_ranks=len(ranks), command=command, host=hosts[ranks[0]]))
         return tuple(contexts)

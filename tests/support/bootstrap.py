@@ -10,7 +10,7 @@ import runpy
 import signal
 import sys
 
-import tests.support.bare_imports  # noqa: F401
+import tests.support.bare_imports
 
 
 def run() -> None:
@@ -30,6 +30,12 @@ def run() -> None:
 
         coarse.init()
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def run_forked() -> None:
+    """Run it where libraries were imported before; the program may import what they went without."""
+    tests.support.bare_imports.show()
+    run()
 
 
 if __name__ == "__main__":

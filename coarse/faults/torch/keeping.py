@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from coarse.errors import CheckpointError, ConfigError, MismatchError, StorageError
+from coarse.faults.imports import imports
 from coarse.faults.memory import StateMemory
 from coarse.faults.torch.parts import Item, Part, Taken, items_of, packed
 from coarse.faults.torch.passes import Passes
@@ -127,7 +128,7 @@ class Keeping:
         ranges, data_bytes = _ranges(items, place.local.index(place.worker), len(place.local))
         layout = json.dumps({
             "worker": place.worker, "workers": place.num_workers, "script": _script(),
-            "kernels": _kernels(), "calls": calls, "ranges": ranges,
+            "kernels": _kernels(), "imports": imports(), "calls": calls, "ranges": ranges,
             "names": [item.name for item in items], "alike": [n for n, item in enumerate(items) if item.is_alike],
             "trees": {name: each.tree for name, each in taken.items()},
         }).encode()  # fmt: skip

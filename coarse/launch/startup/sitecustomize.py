@@ -44,7 +44,7 @@ def _watched(load: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]
 
 
 def _at_exit() -> None:
-    if os.getpid() == _PROCESS and _MPI in sys.modules:
+    if os.getpid() == _process and _MPI in sys.modules:
         from coarse.launch import worker
 
         worker.leave()
@@ -64,7 +64,15 @@ def _give_way() -> None:
         sys.modules.setdefault(__name__, this)
 
 
-_PROCESS = os.getpid()
-sys.meta_path.insert(0, _MpiFinder())
-atexit.register(_at_exit)
-_give_way()
+def begin() -> None:
+    """Look on from now on, in this process."""
+    global _process
+    _process = os.getpid()
+    sys.meta_path.insert(0, _MpiFinder())
+    atexit.register(_at_exit)
+
+
+_process = 0
+if __name__ == "sitecustomize":
+    begin()
+    _give_way()

@@ -1,4 +1,5 @@
-"""Starts the processes that ranks are forked from, when a job first wants them; they end with the one that tests."""
+"""Starts the processes that ranks of tests are forked from (coarse/launch/warm), when a job first wants them; they end
+with the one that tests."""
 
 import atexit
 import subprocess
@@ -6,6 +7,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from coarse.launch import warm
 
 _COARSE = (
     "numpy.random", "coarse", "coarse.client.profiler", "coarse.strategy.routing", "coarse.collectives.node_memory",
@@ -29,7 +32,8 @@ ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 HASH_SEEDS = (1, 2)
 """A process of each library for each, so that ranks go through a set of names in unlike orders, as they do else."""
 
-_HERE = Path(__file__).parent
+_WARM = Path(warm.__file__).parent
+_ENTRY = "tests.support.bootstrap:run_forked"
 _started: dict[str, tuple[str, ...]] = {}
 
 
@@ -40,7 +44,7 @@ def rank_command(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     if library not in _started:
         _started[library] = _start(library, environ)
-    return (sys.executable, "-I", "-S", str(_HERE / "rank.py"), ",".join(_started[library]))
+    return (sys.executable, "-I", "-S", str(_WARM / "stand_in.py"), ",".join(_started[library]))
 
 
 def _start(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -49,7 +53,7 @@ def _start(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     paths = tuple(f"{folder}/{seed}" for seed in HASH_SEEDS)
     servers = [
         subprocess.Popen(
-            [sys.executable, str(_HERE / "server.py"), path, *LIBRARIES[library]],
+            [sys.executable, str(_WARM / "server.py"), path, _ENTRY, "tests.support.bare_imports", *LIBRARIES[library]],
             env={**environ, **ENVIRON, "PYTHONHASHSEED": str(seed)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             start_new_session=True,
         )

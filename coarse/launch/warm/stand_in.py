@@ -1,7 +1,7 @@
-"""What mpirun starts: has a process that has imported a library fork the rank, and stands for it below mpirun.
+"""Stand below mpirun for a rank that a process forks which has imported its libraries (server.py).
 
 Arguments: the sockets of such processes, with commas between them, the rank's script and its arguments. Signals go on
-to the rank, and as the rank ends this ends.
+to the rank, and as the rank ends this ends; where the process that forked it has ended, by SIGKILL, as the rank has.
 """
 
 import json
@@ -15,6 +15,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signa
 
 
 def main() -> None:
+    """Ask for the rank, and end as it does."""
     paths = sys.argv[1].split(",")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(paths[int(os.environ["PMIX_RANK"]) % len(paths)])
@@ -28,7 +29,8 @@ def main() -> None:
         if not (said := server.recv(64)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            sys.exit("the process that forked this rank has ended")
+            print("the process that forked this rank has ended", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
     status = os.waitstatus_to_exitcode(int(said))
     if status < 0:
         if -status in FORWARDED:

@@ -1,6 +1,7 @@
-"""Imports a library, then forks a rank for each that asks (rank.py), until standard input ends.
+"""Import libraries, then fork a rank for each that asks (stand_in.py), until standard input ends.
 
-Arguments: the socket's path, and the modules to import.
+Arguments: the socket's path, MODULE:FUNCTION that runs a rank's program (whose name and arguments are sys.argv[1:]),
+and the modules to import, of which one with a "?" before it may be missing. MPI is not imported: it would start.
 """
 
 import atexit
@@ -9,11 +10,14 @@ import gc
 import importlib
 import json
 import os
+import random
 import selectors
 import signal
 import socket
+import struct
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,9 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support import bare_imports
-from tests.support.bootstrap import run
-
+_PR_SET_PDEATHSIG = 1
 LARGE = frozenset({"torch", "tensorflow"})
 """Libraries so large that the ends of their objects are left out."""
 LONGEST = 1 << 17
@@ -51,10 +53,14 @@ class Ranks:
         """Fork a rank; whether this is it."""
         stand_in, _ = self._listener.accept()
         text, streams, _, _ = socket.recv_fds(stand_in, LONGEST, 3)
-        if not text:  # ended before it asked
+        if not text or _user_of(stand_in) != os.geteuid():  # ended before it asked, or is nobody's of ours
+            for stream in streams:
+                os.close(stream)
             stand_in.close()
             return False
+        server = os.getpid()
         if not (pid := os.fork()):
+            _die_with(server)
             stand_in.close()
             self._close()
             _become(json.loads(text), streams)
@@ -103,6 +109,19 @@ class Ranks:
         self._events.close()
 
 
+def _user_of(channel: socket.socket) -> int:
+    """The user whose process is at the other end."""
+    _, user, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)
+
+
+def _die_with(parent: int) -> None:
+    """Have this process end when the one that forked it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _send(stand_in: socket.socket, number: int) -> None:
     """Send a number to what stands for a rank; where it has ended that is seen next."""
     with suppress(BrokenPipeError):
@@ -120,14 +139,27 @@ def _become(wanted: dict[str, Any], streams: list[int]) -> None:
     os.chdir(wanted["folder"])
     sys.argv[1:] = wanted["argv"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as below mpirun, also where what tests ignores it
+    random.seed()
     np.random.seed()  # as if numpy were imported now
 
 
-def main() -> None:
-    path, *modules = sys.argv[1:]
+def _import(modules: list[str]) -> None:
+    """Import modules, without starting MPI."""
+    mpi = "mpi4py.MPI"
+    sys.modules[mpi] = None  # type: ignore[assignment]  # an import of it is a ModuleNotFoundError
     for module in modules:
-        importlib.import_module(module)
-    bare_imports.show()
+        with suppress(*((Exception,) if module.startswith("?") else ())):
+            importlib.import_module(module.removeprefix("?"))
+    del sys.modules[mpi]
+
+
+def main() -> None:
+    """Serve; in each process that is forked, be the rank to its end."""
+    path, entry, *modules = sys.argv[1:]
+    del sys.path[0]  # the folder of this file
+    _import(modules)
+    module, _, function = entry.partition(":")
+    run = getattr(importlib.import_module(module), function)
     gc.freeze()  # so that ranks share these objects' pages
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
@@ -137,10 +169,10 @@ def main() -> None:
     if LARGE.isdisjoint(sys.modules):
         run()
     else:
-        _run_to_the_end()
+        _run_to_the_end(run)
 
 
-def _run_to_the_end() -> None:
+def _run_to_the_end(run: Callable[[], None]) -> None:
     """Run the rank's program and end as an interpreter does, but for the ends of all modules' objects.
 
     These write to every page that the ranks share, which takes a third of a second of the processor where torch is.

@@ -1,0 +1,20 @@
+"""What a rank has imported that takes long, so that ranks which start again are forked where it is imported already."""
+
+import json
+import os
+import sys
+from functools import cache
+
+_LIBRARIES = frozenset({"torch", "torchvision", "numpy", "scipy", "tensorflow", "keras", "transformers", "peft"})
+_OWN = frozenset({"coarse", "tf_strategy"})
+_VARIABLES = ("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "TF_", "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "XLA_")
+"""How variables begin that libraries read when they are imported."""
+
+
+@cache
+def imports() -> str:
+    """Return as JSON a worker's modules of large libraries in the order in which they were imported, and variables that
+    these read; as it is at the first call."""
+    modules = [name for name in [*sys.modules] if name.partition(".")[0] in _LIBRARIES | _OWN]
+    variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+    return json.dumps({"modules": modules, "variables": variables})

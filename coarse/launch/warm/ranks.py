@@ -1,0 +1,98 @@
+"""The process that ranks are forked from when a job starts again: started beside the job, once it has committed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from coarse.launch.mpirun import end_members, tell
+
+_HERE = Path(__file__).parent
+_ENTRY = "coarse.launch.warm.program:run"
+_LISTENS = b"listens\n"
+
+
+def stand_in_arguments(socket_path: str) -> tuple[str, ...]:
+    """Return what stands between the interpreter and a program, so that it is forked by the process at a socket."""
+    return ("-I", "-S", str(_HERE / "stand_in.py"), socket_path)
+
+
+class WarmRanks:
+    """At most one process from which ranks are forked; it ends with the launcher, and its ranks with it."""
+
+    def __init__(self, environ: Mapping[str, str], further: Sequence[str]) -> None:
+        """`further`: modules that users name."""
+        self._environ = environ
+        self._further = further
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._listens = False
+
+    def start(self, needs: Mapping[str, object]) -> None:
+        """Start importing what a worker has imported, as it told at its commit: its modules, and the variables that
+        libraries read when they are imported."""
+        if self._process is not None:
+            return
+        modules, variables = needs["modules"], needs["variables"]
+        assert isinstance(modules, list)
+        assert isinstance(variables, dict)
+        self._folder = tempfile.TemporaryDirectory(prefix="coarse-ranks-")
+        self._path = f"{self._folder.name}/forks"
+        named = [*(f"?{module}" for module in modules), *self._further]
+        self._process = subprocess.Popen(
+            [sys.executable, str(_HERE / "server.py"), self._path, _ENTRY, *named],
+            env={**self._environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def socket_path(self) -> str | None:
+        """Return where ranks are forked, None while nothing does that; a process that has ended is said, and left."""
+        if self._process is None:
+            return None
+        assert self._process.stdout is not None
+        if not self._listens and select.select([self._process.stdout], [], [], 0)[0]:
+            self._listens = os.read(self._process.stdout.fileno(), len(_LISTENS)) == _LISTENS
+        if self._process.poll() is not None or (not self._listens and self._has_ended()):
+            assert self._process.stderr is not None
+            last = self._process.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+            tell(f"the process that imports for ranks has ended ({''.join(last) or 'killed'}); they import themselves")
+            self.close()
+            return None
+        return self._path if self._listens else None
+
+    def _has_ended(self) -> bool:
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0)
+            return True
+        return False
+
+    def end_ranks(self) -> None:
+        """Kill all that was forked and has not ended, and return when it has."""
+        if self._process is not None:
+            end_members(self._process.pid, (signal.SIGKILL,), but=self._process.pid)
+
+    def close(self) -> None:
+        """End the process, and all that it has forked."""
+        if self._process is None:
+            return
+        self.end_ranks()
+        self._process.kill()
+        self._process.communicate()
+        assert self._folder is not None
+        self._folder.cleanup()
+        self._process, self._folder, self._listens = None, None, False
+
+
+def needs_of(layout: bytes) -> Mapping[str, object]:
+    """Return what a worker told at a commit of what it has imported."""
+    found: dict[str, object] = json.loads(json.loads(layout)["imports"])
+    return found
