@@ -39,6 +39,8 @@ _refusal: CoarseError | None = None
 """The error that all ranks raised together at the start."""
 _ORDERED = ("x86_64", "AMD64")
 """Processors whose stores others see in order."""
+_OTHERS_DEATH = "MPI_ERR_PROC_FAILED"
+"""What MPI's errors say where another rank has died."""
 _LAST_WORDS_S = 0.3
 """mpirun drops what it has not read of a rank when it sees its end."""
 _FORKED = (
@@ -372,8 +374,13 @@ def _end_together(error: BaseException) -> None:
     """A start that failed on this rank alone: the others wait for it in MPI."""
     from coarse.runtime import end_job
 
-    sys.stderr.write(f"coarse: init() failed on MPI rank {_world_rank()}, which ends the job\n")
-    traceback.print_exception(error)
+    if _OTHERS_DEATH in str(error):
+        with LauncherLine(os.environ) as line:
+            line.say_follows()
+        sys.stderr.write(f"coarse: MPI rank {_world_rank()} ends, since another rank died while all started\n")
+    else:
+        sys.stderr.write(f"coarse: init() failed on MPI rank {_world_rank()}, which ends the job\n")
+        traceback.print_exception(error)
     sys.stderr.flush()
     end_job()
 

@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
     status: int
     lines: tuple[str, ...]
-    """Those to be compared, sorted."""
+    """Those to be compared, each once, sorted."""
     killed: Counter[str]
     restarts: int
     seconds: float
@@ -91,7 +91,7 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
         output.seek(0)
         text = output.read().decode(errors="replace")
     path.unlink()
-    lines = sorted(line.strip() for line in text.splitlines() if re.search(compare, line))
+    lines = sorted({line.strip() for line in text.splitlines() if re.search(compare, line)})  # an end may come again
     seconds = time.monotonic() - begin_s  # noqa: TID251
     return Outcome(status, tuple(lines), killed, len(re.findall(r"the job starts again", text)), seconds, text)
 
@@ -104,18 +104,23 @@ def kill_one(launcher: int, chance: random.Random) -> str:
     pid = chance.choice(found)
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(pid, signal.SIGKILL)
     except OSError:  # ended meanwhile
         return ""
-    return kind_of(line)
+    return kind_of(line, is_child=parent == launcher)
 
 
-def kind_of(line: str) -> str:
-    """Name a process of a job by its command line."""
+def kind_of(line: str, *, is_child: bool) -> str:
+    """Name a process of a job by its command line, and whether it is a child of the launcher."""
     if re.search("mpirun|prterun|prte", line.split(" ", 1)[0]):
         return "mpirun"
     if "watched.py" in line:
         return "watcher"
+    if "stand_in.py" in line:
+        return "stand-in"
+    if "server.py" in line:  # ranks that it forked have its command line
+        return "importer" if is_child else "forked rank"
     return "device" if "coarse.launch.device" in line else "worker"
 
 

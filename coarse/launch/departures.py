@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 _REFUSED_S = 0.5
 """Ranks that were refused together end one after another."""
+_OF_SIGNALS = 128
+"""From which on a status says which signal ended the process."""
 _LAST_WORDS_S = 1.0
 """What a rank that raised has to print its error, where the job ends at once."""
 _FAILED_S = 4.0
@@ -33,7 +35,7 @@ class Failure:
     @property
     def is_own(self) -> bool:
         """True if the script raised, or ended with a status of its own: it may do so again."""
-        return self.error is not None or (self.status or 0) > 0
+        return self.error is not None or 0 < (self.status or 0) < _OF_SIGNALS
 
 
 _UNUSED = "no worker has called coarse.init(); the memory devices end"
@@ -164,10 +166,12 @@ class Departures:
             if rank not in self._joined and waiting | starting:
                 where = "in coarse.init()" if rank in self._came else "before coarse.init()"
                 where = "before MPI_Init" if starting else where
+                is_death = status is None or status < 0
                 return Verdict(
                     f"MPI rank {rank} {how_ended(status)} {where}, where ranks {sorted(starting or waiting)} wait; "
                     "the job ends",
                     exit_status(status) or 1,
+                    0.0 if self._at_once and is_death else _REFUSED_S,
                 )
         if self._waiting and self._workers <= self._ended.keys() and not self._workers & self._joined:
             return self._verdict_of_strangers()

@@ -35,12 +35,14 @@ class WarmRanks:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._listens = False
+        self._needs: Mapping[str, object] | None = None
 
     def start(self, needs: Mapping[str, object]) -> None:
         """Start importing what a worker has imported, as it told at its commit: its modules, and the variables that
         libraries read when they are imported."""
         if self._process is not None:
             return
+        self._needs = needs
         modules, variables = needs["modules"], needs["variables"]
         assert isinstance(modules, list)
         assert isinstance(variables, dict)
@@ -63,8 +65,11 @@ class WarmRanks:
         if self._process.poll() is not None or (not self._listens and self._has_ended()):
             assert self._process.stderr is not None
             last = self._process.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-            tell(f"the process that imports for ranks has ended ({''.join(last) or 'killed'}); they import themselves")
+            why = "".join(last)
+            tell(f"the process that imports for ranks has ended ({why or 'killed'}); they import themselves now")
             self.close()
+            if not why and self._needs is not None:
+                self.start(self._needs)
             return None
         return self._path if self._listens else None
 
