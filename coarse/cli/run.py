@@ -273,10 +273,10 @@ def _run_here(
 def _run_again(request: TrainingRun, most: int, preload: Sequence[str] | None) -> int:
     """Return the status of a job that is started again when a process of it dies."""
 
-    def attempt(told: Mapping[str, str], forked_at: str | None) -> JobEnd:
+    def attempt(told: Mapping[str, str], forked_at: str | None, end_others: Callable[[], None]) -> JobEnd:
         watch = Watch(Departures(request.num_ranks, request.light_ranks(), at_once=True))
         again = replace(request, meeting_port=free_port(), forked_at=forked_at)
-        return run_job(again.argv(), os.environ, watch, at_once=True, told=told)
+        return run_job(again.argv(), os.environ, watch, at_once=end_others, told=told)
 
     return run_with_restarts(attempt, request.table.num_workers, most, os.environ, preload=preload)
 

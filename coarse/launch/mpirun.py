@@ -20,6 +20,7 @@ from typing import IO, Self
 
 from coarse.errors import ConfigError
 from coarse.launch.departures import Failure, Verdict, exit_status
+from coarse.launch.leftovers import jobs_of, remove
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP, escaped
 from coarse.protocol.clock import WallClock
@@ -202,7 +203,7 @@ class MpirunJob:
         if self._process.poll() is None:
             self.send_signal(signal.SIGTERM)
             self.wait_until_ended(_TERM_GRACE_S)
-        _end_members(self._process.pid, (signal.SIGTERM, signal.SIGKILL), None)
+        end_members(self._process.pid, (signal.SIGTERM, signal.SIGKILL))
         self._process.wait()
         os.close(self._descriptor)
 
@@ -277,7 +278,7 @@ def run_job(
     environ: Mapping[str, str],
     watch: Watch,
     *,
-    at_once: bool = False,
+    at_once: Callable[[], None] | None = None,
     told: Mapping[str, str] | None = None,
 ) -> JobEnd:
     """Run mpirun to its end; SIGTERM and users' signals go to mpirun.
@@ -289,7 +290,8 @@ def run_job(
     mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
 
     Args:
-        at_once: kill all that is left, and say nothing of it, where the job cannot go on.
+        at_once: ends what the job has elsewhere; then all that is left is killed, and nothing said of it, where the job
+            cannot go on.
         told: variables that tell the ranks of this job.
     """
     received: list[int] = []
@@ -308,8 +310,9 @@ def run_job(
             job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
         def end(verdict: Verdict) -> None:
-            if at_once:
+            if at_once is not None:
                 killed_at_s.append(clock.now_s())
+                at_once()
                 job.kill_all()
                 return
             tell(verdict.text)
@@ -328,7 +331,8 @@ def run_job(
             for number, handler in before.items():
                 signal.signal(number, handler)
         over_s = clock.now_s()
-        if at_once:
+        if at_once is not None:
+            at_once()
             job.kill_all()
     begun_s = killed_at_s[0] if killed_at_s else over_s
     said, final, was_asked = _end_of(watch, status, received)
@@ -411,10 +415,14 @@ def session_members(session: int) -> list[int]:
 def end_members(session: int, numbers: Sequence[signal.Signals], but: int | None = None) -> None:
     """Send signals, one after another, to what is left of a session, `but` one process; return when it has ended, or
     has not within the grace."""
+    jobs: set[str] = set()
     for _ in range(_MOST_ROUNDS):  # some may be forked meanwhile
+        members = set(session_members(session)) - {but}
+        if not members:
+            break
+        jobs |= jobs_of(members)
         _end_members(session, numbers, but)
-        if not set(session_members(session)) - {but}:
-            return
+    remove(jobs)
 
 
 def _end_members(session: int, numbers: Sequence[signal.Signals], but: int | None) -> None:

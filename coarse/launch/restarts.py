@@ -12,7 +12,7 @@ from coarse.launch.state_memory import HeldMemory
 from coarse.launch.warm.ranks import WarmRanks, needs_of
 from coarse.protocol.clock import WallClock
 
-Attempt = Callable[[Mapping[str, str], str | None], JobEnd]
+Attempt = Callable[[Mapping[str, str], str | None, Callable[[], None]], JobEnd]
 """Runs the job once with further variables, by ranks that are forked at a socket (None: by new interpreters), until
 none of its processes is left."""
 _LOOK_S = 0.5
@@ -33,8 +33,7 @@ def run_with_restarts(
     with HeldMemory(num_workers) as memory, _Warming(memory, {**environ, **told}, preload) as warming:
         for restarts in range(most + 1):
             told_now = {**told, "COARSE_RESTARTS": str(restarts), "COARSE_STATE_MEMORY": memory.told}
-            ended = attempt(told_now, warming.socket_path())
-            warming.end_ranks()
+            ended = attempt(told_now, warming.socket_path(), warming.end_ranks)
             if not ended.status or ended.was_asked:
                 return _last(ended, "")
             versions = memory.versions()

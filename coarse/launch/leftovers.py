@@ -1,0 +1,26 @@
+"""Files in /dev/shm that ranks of Open MPI leave where they are killed: memory that those of a node share."""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_SHARED = Path("/dev/shm")
+_SEGMENT = re.compile(rf"{_SHARED}/(sm_segment\.\S+\.)\d+$", re.MULTILINE)
+
+
+def jobs_of(pids: Iterable[int]) -> set[str]:
+    """Return how the names of the files begin that the jobs of some processes have, as these have mapped them."""
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):  # ended meanwhile
+            found.update(_SEGMENT.findall(Path(f"/proc/{pid}/maps").read_text()))
+    return found
+
+
+def remove(jobs: Iterable[str]) -> None:
+    """Remove the files of jobs none of whose processes is left."""
+    for job in jobs:
+        for path in _SHARED.glob(f"{job}*"):
+            with suppress(OSError):
+                path.unlink()
