@@ -170,8 +170,15 @@ class Keeping:
     def go_on(self) -> int:
         """Be as the newest version says that is whole with all workers; return its steps, 0 where there is none."""
         seen, whole = self._memory.found()
-        all_seen = self._peers.gather([list(seen.whole), list(seen.damaged)], "coarse/faults/seen")
-        choice = choose([type(seen)(tuple(each), tuple(bad)) for each, bad in all_seen])
+        counts = sorted({json.loads(version.layout)["workers"] for version in whole.values()})
+        all_seen = self._peers.gather([list(seen.whole), list(seen.damaged), counts], "coarse/faults/seen")
+        others = {count for _, _, made_by in all_seen for count in made_by} - {self._place.num_workers}
+        if others:
+            raise StorageError(
+                f"{min(others)} workers made the states that are kept, and this job has {self._place.num_workers}; go "
+                "on with as many, or name an empty folder in [faults] memory"
+            )
+        choice = choose([type(seen)(tuple(each), tuple(bad)) for each, bad, _ in all_seen])
         self._tell_passed_over(choice)
         self._version = choice.version
         if choice.version == 0:
@@ -221,7 +228,7 @@ class Keeping:
 
     def _require_same_job(self, layout: dict[str, Plain]) -> None:
         """StorageError where what is kept is another job's; ConfigError where it was made by other kernels."""
-        for what, own in (("workers", self._place.num_workers), ("script", _script()), ("worker", self._place.worker)):
+        for what, own in (("script", _script()), ("worker", self._place.worker)):
             if layout[what] != own:
                 raise StorageError(
                     f"the states that are kept are of another job: its {what} is {layout[what]!r}, and this one's is "
