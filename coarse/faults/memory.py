@@ -36,12 +36,15 @@ class StateMemory:
         self._is_folder = is_folder
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT * is_folder)
         descriptors = [os.open(path, flags, 0o600) for path in paths[worker]]
+        self._locked = descriptors[0]
         if is_folder:
-            _lock(descriptors[0], paths[worker][0])
+            _lock(self._locked, paths[worker][0])
         self._slots = [StateFile(each, self._named(worker, place)) for place, each in enumerate(descriptors)]
 
     def close(self) -> None:
         """Give up this process's hold of the slots."""
+        if self._is_folder:
+            fcntl.flock(self._locked, fcntl.LOCK_UN)  # mappings that views keep would hold it
         for slot in self._slots:
             slot.close()
 
