@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
+.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-faults bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc soak readme validate test-gpu bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -143,6 +143,16 @@ bench-gpu:
 
 bench-first-names: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/first_names.py --workers 2 --devices 2
+
+# Commits, and recovery from kills, beside torchrun's restarts (three minutes; --gigabytes 4 takes 16 GiB).
+bench-faults: $(INSTALLED)
+	$(BIN)/python benchmarks/faults.py
+
+# Half an hour of kills: the same hash, and nothing left behind.
+soak: $(INSTALLED)
+	$(BIN)/python -m tests.support.faults --seeds 25000
+	$(BIN)/python experiments/chaos.py --runs 20 --every 6 -- $(BIN)/coarse run --workers 2 --devices 2 --restarts 100 \
+	    experiments/train_gpt.py
 
 bench-idle: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/idle.py --workers 2 --devices 2

@@ -21,7 +21,7 @@ from coarse.launch.cluster.run import ClusterRun
 from coarse.launch.cluster.shape import MOST_NODES
 from coarse.launch.departures import Departures
 from coarse.launch.mpirun import JobEnd, free_port, run_forwarding_signals, run_job
-from coarse.launch.restarts import run_with_restarts
+from coarse.launch.restarts import Endurance, run_with_restarts
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
@@ -63,6 +63,12 @@ _RESTARTS_HELP = (
 _COLD_HELP = (
     "With --restarts: no process imports torch and TensorFlow beside the job; ranks that start again do so."
 )
+_KEEP_HELP = (
+    "A folder on disk for what ct.Resumable has committed, written each minute, at SIGTERM and at a bad end; --resume "
+    "goes on from it."
+)
+_RESUME_HELP = "A folder that --keep has written: the job goes on from its newest whole copy."
+_PREEMPTED_HELP = "Status after SIGTERM with --keep."
 _PRELOAD_HELP = "With --restarts: further modules that ranks which start again have imported, with commas between them."
 _CLUSTER_HELP = (
     f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
@@ -95,6 +101,9 @@ def run(
     restarts: Annotated[int, typer.Option(metavar="N", min=0, help=_RESTARTS_HELP)] = 0,
     cold: Annotated[bool, typer.Option("--cold", help=_COLD_HELP)] = False,
     preload: Annotated[str | None, typer.Option(metavar="MODULES", help=_PRELOAD_HELP)] = None,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help=_KEEP_HELP)] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help=_RESUME_HELP)] = None,
+    preempted_status: Annotated[int, typer.Option(metavar="N", min=0, max=255, help=_PREEMPTED_HELP)] = 75,
     replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
@@ -119,12 +128,12 @@ def run(
                 "COARSE_EMULATE": emulate, "COARSE_SHARDING": shards,
             }  # fmt: skip
             configured = _configured(chosen, cluster, None if module else script)
-            _require_restartable(configured, restarts, cluster)
+            _require_restartable(configured, restarts or keep or resume, cluster)
             stated = chosen_partition(
                 configured.partition, workers, None if cluster else devices, configured.launch.devices
             )
             _require_room(configured, stated)
-            repeatable = _repeatable_policy(configured, stated, restarts) if policy is None else policy
+            repeatable = policy or _repeatable_policy(configured, stated, restarts or keep or resume)
             return TrainingRun(
                 script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
                 policy=repeatable, sharding=shards, strategy=strategy, emulate=emulate,
@@ -139,10 +148,13 @@ def run(
             _show_help(("-m", script) if module else (script,), request.arguments)
         if cluster is None:
             account = _account_of(configured)
-            modules = None if cold else tuple(filter(None, (preload or "").split(",")))
-            raise typer.Exit(
-                _run_here(request, account, dry_run=dry_run, verbose=verbose, restarts=restarts, preload=modules)
-            )
+            endures = None
+            if restarts or keep or resume:
+                endures = Endurance(
+                    restarts=restarts, preload=None if cold or not restarts else tuple(filter(None, (preload or
+                    "").split(","))), keep=keep, resume=resume, preempted_status=preempted_status,
+                )  # fmt: skip
+            raise typer.Exit(_run_here(request, account, dry_run=dry_run, verbose=verbose, endures=endures))
         per_node = devices or (default_devices if stated is None else None)
         in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=stated is not None)
         _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
@@ -223,22 +235,23 @@ def _account_of(configured: Config) -> Path | None:
     return None if configured.emulate is None else Path(configured.emulate.out) / RUN_FILE
 
 
-def _require_restartable(configured: Config, restarts: int, cluster: str | None) -> None:
-    """ConfigError where --restarts does not go together with something else."""
-    if restarts and configured.emulate is not None:
+def _require_restartable(configured: Config, endures: object, cluster: str | None) -> None:
+    """ConfigError where --restarts, --keep and --resume do not go together with something else."""
+    if endures and configured.emulate is not None:
         raise ConfigError(
-            "--restarts starts a job again that emulated time would not know of; leave out --machine, or --restarts",
+            "--restarts, --keep and --resume go on with a job in which emulated time would begin anew; leave out "
+            "--machine, or them",
             key="emulate",
         )
-    if restarts and cluster is not None:
-        raise ConfigError(f"--restarts makes no nodes of --cluster {cluster} anew; leave one of the two out")
+    if endures and cluster is not None:
+        raise ConfigError(f"--restarts, --keep and --resume make no nodes of --cluster {cluster} anew; leave one out")
 
 
-def _repeatable_policy(configured: Config, partition: str, restarts: int) -> str | None:
-    """The policy where nobody has stated one: with --restarts and more than two workers, nothing measured decides."""
+def _repeatable_policy(configured: Config, partition: str, endures: object) -> str | None:
+    """The policy where nobody states one: with --restarts and its like, and more than two workers, a fixed one."""
     is_default = "COARSE_POLICY" not in os.environ and configured.policy == Config().policy
     many = stated_partition(partition).num_workers > MOST_COMMUTATIVE
-    return "devices" if restarts and many and is_default and configured.decision is None else None
+    return "devices" if endures and many and is_default and configured.decision is None else None
 
 
 def _run_here(
@@ -247,8 +260,7 @@ def _run_here(
     *,
     dry_run: bool,
     verbose: bool,
-    restarts: int = 0,
-    preload: Sequence[str] | None = None,
+    endures: Endurance | None = None,
 ) -> int:
     """Return the status of the job; 0 of a dry run, and 3 where the `account` of an emulated one has no result."""
     request = replace(request, meeting_port=free_port())
@@ -261,8 +273,8 @@ def _run_here(
         return 0
     if account is not None:
         account.unlink(missing_ok=True)
-    if restarts:
-        return _run_again(request, restarts, preload)
+    if endures is not None:
+        return _run_again(request, endures)
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
     status = run_forwarding_signals(argv, os.environ, watch)
     if status or account is None or not account.exists():
@@ -270,7 +282,7 @@ def _run_here(
     return WITHOUT_RESULT if json.loads(account.read_text(encoding="utf-8"))[NO_RESULT] else 0
 
 
-def _run_again(request: TrainingRun, most: int, preload: Sequence[str] | None) -> int:
+def _run_again(request: TrainingRun, endures: Endurance) -> int:
     """Return the status of a job that is started again when a process of it dies."""
 
     def attempt(told: Mapping[str, str], forked_at: str | None, end_others: Callable[[], None]) -> JobEnd:
@@ -278,7 +290,7 @@ def _run_again(request: TrainingRun, most: int, preload: Sequence[str] | None) -
         again = replace(request, meeting_port=free_port(), forked_at=forked_at)
         return run_job(again.argv(), os.environ, watch, at_once=end_others, told=told)
 
-    return run_with_restarts(attempt, request.table.num_workers, most, os.environ, preload=preload)
+    return run_with_restarts(attempt, request.table.num_workers, endures, os.environ)
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:

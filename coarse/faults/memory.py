@@ -36,15 +36,18 @@ class StateMemory:
         self._is_folder = is_folder
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT * is_folder)
         descriptors = [os.open(path, flags, 0o600) for path in paths[worker]]
-        self._locked = descriptors[0]
+        self._lock: int | None = None
         if is_folder:
-            _lock(self._locked, paths[worker][0])
+            path = f"{os.path.dirname(paths[worker][0])}/worker-{worker}.lock"
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            _lock(self._lock, path)
         self._slots = [StateFile(each, self._named(worker, place)) for place, each in enumerate(descriptors)]
 
     def close(self) -> None:
         """Give up this process's hold of the slots."""
-        if self._is_folder:
-            fcntl.flock(self._locked, fcntl.LOCK_UN)  # mappings that views keep would hold it
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         for slot in self._slots:
             slot.close()
 

@@ -307,6 +307,10 @@ def run_job(
             if received == [signal.SIGINT] and watch.interrupt():
                 patience.start()
                 return
+            if at_once is not None and number == signal.SIGTERM:
+                at_once()
+                job.kill_all()
+                return
             job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
         def end(verdict: Verdict) -> None:

@@ -1,12 +1,15 @@
 """Memory that outlives a job's processes: the launcher holds its descriptors, and it ends with the launcher."""
 
 import os
-from typing import Self
+from pathlib import Path
+from typing import Final, Self
 
 from coarse.errors import StorageError
-from coarse.protocol.commits import NUM_SLOTS
+from coarse.protocol.commits import NUM_SLOTS, slot_of
 from coarse.storage.region import create_memory_file
 from coarse.storage.state_file import StateFile
+
+_CHUNK_BYTES: Final = 1 << 24
 
 
 class HeldMemory:
@@ -27,6 +30,28 @@ class HeldMemory:
         """What COARSE_STATE_MEMORY tells workers."""
         return f"/proc/{os.getpid()}/fd/{','.join(map(str, self._descriptors))}"
 
+    def slots_of(self, version: int) -> list[int]:
+        """Return by worker the descriptor of the slot where a version goes."""
+        return self._descriptors[slot_of(version) :: NUM_SLOTS]
+
+    def number_in(self, descriptor: int) -> int:
+        """Return the number of the version that a slot has, 0 for none."""
+        slot = StateFile(os.dup(descriptor), "the state memory")
+        try:
+            return slot.number()
+        finally:
+            slot.close()
+
+    def fill(self, worker: int, version: int, path: Path) -> None:
+        """Have a worker's slot of a version hold a file's bytes; while no rank runs."""
+        descriptor = self.slots_of(version)[worker]
+        with path.open("rb") as file:
+            os.ftruncate(descriptor, os.fstat(file.fileno()).st_size)
+            at = 0
+            while chunk := file.read(_CHUNK_BYTES):
+                os.pwrite(descriptor, chunk, at)
+                at += len(chunk)
+
     def layout_of_worker_0(self) -> bytes | None:
         """Return the layout of a version of worker 0's, None where it has none that is whole now."""
         for descriptor in self._descriptors[:NUM_SLOTS]:
@@ -42,14 +67,6 @@ class HeldMemory:
         return None
 
     def versions(self) -> tuple[int, ...]:
-        """Return by worker the newest version that it has recorded, 0 for none; while no rank runs."""
-        slots = []
-        for descriptor in self._descriptors:
-            slot = StateFile(os.dup(descriptor), "the state memory")
-            try:
-                slots.append(slot.number())
-            except StorageError:
-                slots.append(0)
-            finally:
-                slot.close()
+        """Return by worker the newest version that it has recorded, 0 for none."""
+        slots = [self.number_in(descriptor) for descriptor in self._descriptors]
         return tuple(max(slots[i : i + NUM_SLOTS]) for i in range(0, len(slots), NUM_SLOTS))

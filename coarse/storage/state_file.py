@@ -6,6 +6,7 @@ checksum of number, head, layout and checksums in the lower; it is 0 while a ver
 aligned bytes at once and stores in order, so whoever maps the file after its writer died finds a whole version or none.
 """
 
+import fcntl
 import mmap
 import os
 import struct
@@ -86,7 +87,9 @@ class StateFile:
     def begin(self, data_bytes: int, layout_bytes: int) -> np.ndarray:
         """Have what is there count no more, and return (data_bytes,) uint8 to be written."""
         self.reserve(data_bytes, layout_bytes)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # a copy of what is there may be under way
         self._word()[0] = 0
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._sizes = (data_bytes, layout_bytes)
         return self._bytes[_DATA_AT : _DATA_AT + data_bytes]
 

@@ -8,12 +8,20 @@ from collections.abc import Iterator
 from dataclasses import MISSING, is_dataclass
 from pathlib import Path
 
-from coarse.protocol.config import Config, EmulateSettings, FixedRouting, Launch, MeasuredRouting, PoolSettings
+from coarse.protocol.config import (
+    Config,
+    EmulateSettings,
+    FaultSettings,
+    FixedRouting,
+    Launch,
+    MeasuredRouting,
+    PoolSettings,
+)
 from coarse.protocol.fields import Option, options_of
 from coarse.protocol.units import KIB, MIB
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
-SECTIONS = (Config, MeasuredRouting, FixedRouting, Launch, PoolSettings, EmulateSettings)
+SECTIONS = (Config, MeasuredRouting, FixedRouting, Launch, PoolSettings, FaultSettings, EmulateSettings)
 _HEAD = ("| key | default | meaning |", "|---|---|---|")
 
 

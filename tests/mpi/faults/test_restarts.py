@@ -123,3 +123,15 @@ def test_a_folder_carries_states_from_one_mpirun_to_the_next(quiet, tmp_path):
     (tmp_path / "kept").chmod(0o755)
     open_to_all = mpirun(3, PROGRAM, *words, env=environ, preloaded="torch")
     assert "name a folder of your own with mode 700" in open_to_all.stderr
+
+
+def test_a_preempted_job_goes_on_from_disk(quiet, tmp_path):
+    """SIGTERM at a step, by the script; what a scheduler sends."""
+    out, kept = tmp_path / "out", str(tmp_path / "kept")
+    preempted = coarse_run(out, "coarse", "preempted:5", options=("--keep", kept))
+    assert preempted.returncode == 75, preempted.stderr
+    assert "SIGTERM received; the job has ended" in preempted.stderr
+    assert re.search(r"version 4 of the states is in .*/kept", preempted.stderr), preempted.stderr
+    done = coarse_run(out, "coarse", options=("--resume", kept))
+    assert done.returncode == 0, done.stderr
+    assert digests(out) == quiet("coarse")

@@ -1,8 +1,8 @@
 """A training with dropout, augmentation, an EMA and a scheduler, which disturbs itself: MODE FOLDER [KIND:STEP ...].
 
 At each start of the job the next KIND is killed at a STEP, by worker 1: a worker, device, watcher, mpirun, or what
-imports for ranks; "stops" stops worker 1, "raises" raises in it. Each worker writes a digest of all that it has at its
-end.
+imports for ranks; "stops" stops worker 1, "raises" raises in it, "preempted" signals the launcher. Each worker writes a
+digest of all that it has at its end.
 """
 
 import hashlib
@@ -57,6 +57,9 @@ def disturb(kind: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL if kind == "worker" else signal.SIGSTOP)
         return
     lines = {}
+    if kind == "preempted":
+        os.kill(int(os.environ["COARSE_STATE_MEMORY"].split("/")[2]), signal.SIGTERM)
+        signal.pause()
     launcher = int(os.environ["COARSE_STATE_MEMORY"].split("/")[2])
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):

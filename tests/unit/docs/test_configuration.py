@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import coarse
-from coarse.protocol.config import Config, Launch, MeasuredRouting, PoolSettings
+from coarse.protocol.config import Config, FaultSettings, Launch, MeasuredRouting, PoolSettings
 from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import RANK_KEYS
 from tests.support import option_tables
@@ -41,12 +41,14 @@ def test_the_file_in_the_page_states_the_defaults(tmp_path):
     routing = dataclasses.replace(config.routing, profile_every_steps=None)
     assert config.launch == Launch(devices=2, hosts=("node1", "node2"))
     assert config.pool == PoolSettings(path="/dev/dax1.0")
-    stated = dataclasses.replace(config, routing=routing, launch=Launch(), pool=None).to_mapping()
+    assert config.faults == FaultSettings(memory="folder:/dev/shm/my-run")
+    tables = {"launch": Launch(), "pool": None, "faults": FaultSettings()}
+    stated = dataclasses.replace(config, routing=routing, **tables).to_mapping()
     assert set(re.findall(r"^(\w+) = ", toml, re.MULTILINE)) == {
         field.name
-        for section in (Config, MeasuredRouting, Launch, PoolSettings)
+        for section in (Config, MeasuredRouting, Launch, PoolSettings, FaultSettings)
         for field in fields(section)
-        if field.name not in ("routing", "launch", "pool", "strategy", "emulate")
+        if field.name not in ("routing", "launch", "pool", "faults", "strategy", "emulate")
     }
     defaults = Config().to_mapping()
     given = ("partition", "sharding", "device_capacity_bytes", "decision")
@@ -62,6 +64,6 @@ def test_the_configuration_in_python_is_one():
 
 def test_every_environment_variable_of_the_code_stands_in_the_page():
     sources = Path(coarse.__file__).parent.rglob("*.py")
-    read = {name for path in sources for name in re.findall(r"COARSE_[A-Z]+", path.read_text())}
+    read = {name for path in sources for name in re.findall(r"COARSE_[A-Z]+(?:_[A-Z]+)*", path.read_text())}
     assert read
     assert all(f"`{name}`" in PAGE for name in read)

@@ -69,7 +69,7 @@ def test_a_folder_of_more_workers_is_refused(tmp_path):
 def test_files_of_a_job_that_runs_are_refused_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_LOCK_S", 0.1)
     first = in_folder(tmp_path / "kept")
-    with pytest.raises(StorageError, match=r"another job has had .*worker-0.0 in use"):
+    with pytest.raises(StorageError, match=r"another job has had .*worker-0.lock in use"):
         in_folder(tmp_path / "kept")
     first.close()
     in_folder(tmp_path / "kept").close()

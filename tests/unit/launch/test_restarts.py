@@ -5,7 +5,7 @@ import pytest
 from coarse.launch import restarts
 from coarse.launch.departures import Failure
 from coarse.launch.mpirun import JobEnd
-from coarse.launch.restarts import run_with_restarts
+from coarse.launch.restarts import Endurance, run_with_restarts
 
 
 class Memory:
@@ -57,7 +57,7 @@ def run(monkeypatch):
             Memory.version, ended = waiting.pop(0)
             return ended
 
-        status = run_with_restarts(attempt, 2, most, {}, preload=None)
+        status = run_with_restarts(attempt, 2, Endurance(restarts=most, preload=None), {})
         assert not waiting
         return status, seen, told
 

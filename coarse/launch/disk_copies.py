@@ -1,0 +1,150 @@
+"""Copies on disk of what workers have committed: for a machine that is lost, and for jobs that are preempted.
+
+[Note: old or new] A copy is written into a folder of its own, whose files and name are synced; then the folder gets the
+name by which it counts, and older ones are removed. So at any moment the newest folder of such a name is whole.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from coarse.errors import ConfigError, StorageError
+from coarse.launch.state_memory import HeldMemory
+from coarse.storage.state_file import StateFile
+
+_NAME = re.compile(r"version-(\d{10})")
+_WRITING: Final = "writing"
+_CHUNK_BYTES: Final = 1 << 24
+
+
+class DiskCopies:
+    """A folder with copies of a job's states."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version = 0
+        """The newest one that was written or read."""
+
+    def make(self) -> None:
+        """Make the folder where it is missing.
+
+        Raises:
+            ConfigError: it cannot be made, or has copies that were not gone on from.
+        """
+        if self.version == 0 and (found := self._found()):
+            raise ConfigError(
+                f"--keep {self.folder} has {found[0].name} of another run; go on from it by --resume, or name "
+                "an empty folder"
+            )
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--keep {self.folder} cannot be made ({error.strerror}); name another folder") from None
+
+    def write(self, memory: HeldMemory) -> int:
+        """Write the newest version that all workers have, if it is not there yet; return its number, 0 for none.
+
+        Raises:
+            OSError: the disk is full, or cannot be written; what was there stays.
+        """
+        version = min(memory.versions())
+        if version <= self.version:
+            return self.version
+        unfinished = self.folder / _WRITING
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            unfinished.mkdir(mode=0o700)
+            with _held(memory, version) as descriptors:
+                if descriptors is None:  # workers have gone on meanwhile
+                    return self.version
+                for worker, descriptor in enumerate(descriptors):
+                    _copy(descriptor, unfinished / f"worker-{worker}")
+            for path in unfinished.iterdir():
+                _sync(path)
+            _sync(unfinished)
+            unfinished.replace(self.folder / f"version-{version:010d}")
+            self.version = version
+            _sync(self.folder)
+        except OSError:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        for older in self._found()[1:]:
+            shutil.rmtree(older, ignore_errors=True)
+        return version
+
+    def read(self, memory: HeldMemory, num_workers: int) -> tuple[int, list[str]]:
+        """Put the newest whole copy into memory that holds nothing; return its version, and why newer ones were not.
+
+        Raises:
+            StorageError: there is no whole copy.
+        """
+        wrong: list[str] = []
+        for folder in self._found():
+            try:
+                version = _require_whole(folder, num_workers)
+            except (StorageError, OSError) as error:
+                wrong.append(str(error))
+                continue
+            for worker in range(num_workers):
+                memory.fill(worker, version, folder / f"worker-{worker}")
+            self.version = version
+            return version, wrong
+        found = f": {'; '.join(wrong)}" if wrong else ", and no copy at all"
+        raise StorageError(
+            f"no whole copy of {num_workers} workers' states in {self.folder}{found}; begin without --resume"
+        )
+
+    def _found(self) -> list[Path]:
+        """Folders of copies, the newest first."""
+        paths = self.folder.iterdir() if self.folder.is_dir() else iter(())
+        return sorted((path for path in paths if _NAME.fullmatch(path.name)), reverse=True)
+
+
+@contextmanager
+def _held(memory: HeldMemory, version: int) -> Iterator[list[int] | None]:
+    """Descriptors of all workers' slots of a version, which nobody writes within; None where one has been written."""
+    descriptors = memory.slots_of(version)
+    with ExitStack() as opened:
+        for descriptor in descriptors:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            opened.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+        yield descriptors if all(memory.number_in(descriptor) == version for descriptor in descriptors) else None
+
+
+def _copy(descriptor: int, path: Path) -> None:
+    with path.open("xb") as file:
+        at = 0
+        while chunk := os.pread(descriptor, _CHUNK_BYTES, at):
+            file.write(chunk)
+            at += len(chunk)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _require_whole(folder: Path, num_workers: int) -> int:
+    """The version of a copy; StorageError where it is torn, or of another number of workers."""
+    version = int(_NAME.fullmatch(folder.name)[1])  # type: ignore[index]
+    names = {path.name for path in folder.iterdir()}
+    if names != {f"worker-{worker}" for worker in range(num_workers)}:
+        raise StorageError(f"{folder} has states of {len(names)} workers, and the job has {num_workers}")
+    for worker in range(num_workers):
+        slot = StateFile(os.open(folder / f"worker-{worker}", os.O_RDWR), str(folder / f"worker-{worker}"))
+        try:
+            found = slot.read()
+        finally:
+            slot.close()
+        if found is None or found.number != version:
+            raise StorageError(f"{folder}/worker-{worker} holds no version {version}")
+    return version
+
