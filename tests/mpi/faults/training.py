@@ -21,6 +21,7 @@ import coarse.torch as ct
 
 MODE, FOLDER, *DISTURBANCES = sys.argv[1:]
 EPOCHS, ROWS, BATCH = 2, 48, 4
+DEVICE = os.environ.get("DEVICE", "cpu")
 
 
 class Noisy(Dataset):
@@ -92,7 +93,7 @@ def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     blocks = [torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)]
     if MODE == "coarse":
         blocks.insert(1, torch.nn.BatchNorm1d(32))
-    model = torch.nn.Sequential(*blocks)
+    model = torch.nn.Sequential(*blocks).to(DEVICE)
     if MODE == "coarse":
         ct.broadcast_parameters(model.state_dict(), root_rank=0)
         inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -116,7 +117,7 @@ def main() -> None:
     for epoch in state.epochs(EPOCHS):
         sampler.set_epoch(epoch)
         for rows, targets in state.batches(loader):
-            torch.nn.functional.mse_loss(model(rows), targets).backward()
+            torch.nn.functional.mse_loss(model(rows.to(DEVICE)), targets.to(DEVICE)).backward()
             optimizer.step()
             optimizer.zero_grad()
             for averaged in ema.values():
@@ -128,10 +129,11 @@ def main() -> None:
         scheduler.step()
         state.values.setdefault("validated", []).append(float(torch.rand(())))
     found = hashlib.sha256(repr((state.values, scheduler.get_last_lr(), torch.rand(2), np.random.rand())).encode())
+    found.update(repr(torch.rand(3, device=DEVICE).tolist()).encode())
     for module in (model, *ema.values()):
         for tensor in [*module.parameters(), *module.buffers()]:
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            found.update(local.detach().numpy().tobytes())
+            found.update(local.detach().cpu().numpy().tobytes())
     Path(FOLDER, f"{ct.rank()}.txt").write_text(found.hexdigest())
     ct.shutdown()
 
