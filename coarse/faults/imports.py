@@ -7,8 +7,11 @@ from functools import cache
 
 _LIBRARIES = frozenset({"torch", "torchvision", "numpy", "scipy", "tensorflow", "keras", "transformers", "peft"})
 _OWN = frozenset({"coarse", "tf_strategy"})
-_VARIABLES = ("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "TF_", "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "XLA_")
-"""How variables begin that libraries read when they are imported."""
+_VARIABLES = (
+    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "TF_", "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "XLA_"),
+    "OMPI_COMM_WORLD_LOCAL_SIZE",  # by which MKL divides the cores
+)
+"""How variables begin that libraries read when they are imported, or first used."""
 
 
 @cache

@@ -6,8 +6,13 @@ from coarse.protocol.config import Config, FixedRouting
 from coarse.strategy.strategy import Exchanges, Strategy
 
 
-def require_repeatable(config: Config, strategy: Strategy, num_workers: int, num_device_nodes: int) -> None:
+def require_repeatable(
+    config: Config, strategy: Strategy, num_workers: int, num_device_nodes: int, *, is_ddp: bool = False
+) -> None:
     """Refuse what is measured and decides the order of sums, and states of a strategy that are not kept.
+
+    Args:
+        is_ddp: torch's DDP sums gradients, by the workers' all-reduce.
 
     Raises:
         ConfigError: names the setting, and what to set.
@@ -26,7 +31,7 @@ def require_repeatable(config: Config, strategy: Strategy, num_workers: int, num
             f"measured times decide who sums which gradients (policy {config.policy!r})",
             'set policy = "devices", or fix what is decided by decision = FILE', "policy",
         )  # fmt: skip
-    if by_workers and config.worker_collective == "mpi":
+    if (by_workers or is_ddp) and config.worker_collective == "mpi":
         raise _unrepeatable(
             "MPI's all-reduce sums in an order of its own", 'set worker_collective = "ring"', "worker_collective"
         )

@@ -81,9 +81,9 @@ class Resumable:
         self._keeping: Keeping | None = None
         if memory is None:
             return
-        require_repeatable(
-            runtime.config, runtime.strategy, len(nodes), len(set(runtime.placement.device_nodes))
-        )
+        is_ddp = any(isinstance(what, torch.nn.parallel.DistributedDataParallel) for what in parts.values())
+        num_device_nodes = len(set(runtime.placement.device_nodes))
+        require_repeatable(runtime.config, runtime.strategy, len(nodes), num_device_nodes, is_ddp=is_ddp)
         local = tuple(each for each, node in enumerate(nodes) if node == nodes[worker])
         place = Place(worker=worker, num_workers=len(nodes), local=local)
         self._keeping = Keeping(

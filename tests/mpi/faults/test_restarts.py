@@ -20,6 +20,8 @@ def coarse_run(folder: Path, *words: str, options: tuple[str, ...] = (), **envir
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1", *options, str(PROGRAM)]
     with pytest.MonkeyPatch.context() as patched:
+        if not environ:
+            patched.delenv("OMP_NUM_THREADS", raising=False)  # libraries choose, forked ranks' as others'
         for name, value in environ.items():
             patched.setenv(name, value)
         return complete([*command, words[0], str(folder), *words[1:]], timeout_s=120)
@@ -108,14 +110,14 @@ def test_a_folder_carries_states_from_one_mpirun_to_the_next(quiet, tmp_path):
     (tmp_path / "out").mkdir()
     config = tmp_path / "config.toml"
     config.write_text(f'partition = "2:1"\n[faults]\nmemory = "folder:{tmp_path / "kept"}"\n')
-    environ = {"COARSE_CONFIG": str(config), "PYTHONHASHSEED": "0"}
+    environ = {"COARSE_CONFIG": str(config), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     words = ("coarse", tmp_path / "out", "worker:5")
     died = mpirun(3, PROGRAM, *words, env={**environ, "START": "0"}, preloaded="torch")
     assert died.returncode != 0
     assert not digests(tmp_path / "out")
     done = mpirun(3, PROGRAM, *words, env={**environ, "START": "1"}, preloaded="torch")
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "out") == quiet("coarse")
+    assert digests(tmp_path / "out") == quiet("coarse", OMP_NUM_THREADS="1")
     three = {**environ, "COARSE_PARTITION": "3:1", "COARSE_POLICY": "devices"}
     others = mpirun(4, PROGRAM, *words, env=three, preloaded="torch")
     assert "StorageError" in others.stderr

@@ -104,7 +104,6 @@ def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 def main() -> None:
     ct.init()
-    torch.set_num_threads(1)
     seed_all(10 + ct.rank())
     model, optimizer = made()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)

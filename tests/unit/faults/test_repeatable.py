@@ -52,6 +52,13 @@ def test_what_differs_from_run_to_run_is_refused(num_workers, nodes, settings, k
     assert refused.value.key == key
 
 
+def test_ddp_is_summed_by_the_workers():
+    config = Config(policy="devices")
+    with pytest.raises(ConfigError, match='set worker_collective = "ring"'):
+        require_repeatable(config, strategy_of(config), 3, 1, is_ddp=True)
+    require_repeatable(config, strategy_of(config), 2, 1, is_ddp=True)
+
+
 class Late(Strategy):
     """Sums come a round late."""
 
