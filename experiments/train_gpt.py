@@ -104,10 +104,9 @@ def main() -> None:
         "num_corpus_bytes": corpus.train.size,
     }
     rows = {**document(summary, records, settings), "dual_sync": team.dual_sync()}
-    if not training.on_meta and options.mode != "luwu":  # whose parameters are in the network
-        digest = trainer.digest()
-        if team.rank == 0:
-            print(f"{training.mode}  SHA-256 of the parameters {digest}", flush=True)
+    digest = trainer.digest()
+    if team.rank == 0:
+        print(f"{training.mode}  SHA-256 of the parameters {digest}", flush=True)
     write_json(run_path(options.out, training.mode, team.rank), rows)
     team.leave()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -56,6 +57,11 @@ def settings_of(optimizer: Optimizer) -> dict[str, Any]:
     return {name: optimizer.defaults[name] for name in ("lr", "betas", "weight_decay")}
 
 
+def _resume(given: argparse.Namespace) -> bool | str:
+    """Whether to go on: as asked, or under `coarse run --restarts` from what there is."""
+    return given.resume or ("auto" if "COARSE_RESTARTS" in os.environ else False)
+
+
 def network_options(
     given: argparse.Namespace, initialise: Callable[[nn.Module], None] | None = None
 ) -> dict[str, Any]:
@@ -67,10 +73,10 @@ def network_options(
         }  # fmt: skip
     memory = None if given.memory is None else given.memory * MIB
     if given.mode in OFFLOADED:
-        return {"storage": given.storage, "resume": given.resume, "memory": memory}
+        return {"storage": given.storage, "resume": _resume(given), "memory": memory}
     return {
         "storage": given.storage,
-        "resume": given.resume,
+        "resume": _resume(given),
         "update": given.update,
         "memory": memory,
         "commit_every": given.commit_every,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -46,6 +47,12 @@ class PlainLoop:
         self.values: dict[str, Any] = {}
         self._first_step = first_step
 
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values.update(state)
+
     def steps(self, num_steps: int) -> Iterator[int]:
         return iter(range(self._first_step, num_steps))
 
@@ -77,6 +84,9 @@ class Team(Protocol):
 
     def loop(self) -> Loop:
         """The loop of steps, once the team is joined."""
+
+    def whole(self) -> AbstractContextManager[object]:
+        """Within, the model has all its parameters' values, on all workers, who enter it together."""
 
     def bytes_moved(self) -> int | None:
         """Bytes that this worker's traffic has moved so far, None where nobody counts them."""
@@ -113,6 +123,9 @@ class AloneTeam:
 
     def loop(self) -> Loop:
         return PlainLoop(self.first_step)
+
+    def whole(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def bytes_moved(self) -> int | None:
         return 0
@@ -190,6 +203,9 @@ class CoarseTeam:
         state: Loop = self._ct.Resumable(model=self._model, optimizer=self._optimizer)
         return state
 
+    def whole(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
     def bytes_moved(self) -> int | None:
         import coarse
 
@@ -234,7 +250,14 @@ class LuwuTeam(CoarseTeam):
         return model, self._optimizer
 
     def loop(self) -> Loop:
-        return PlainLoop(self.first_step)  # --resume goes on
+        loop = PlainLoop(self.first_step)
+        if carry := getattr(self._optimizer, "carry", None):  # what is in --storage goes on, and this with it
+            carry(loop=loop)
+        return loop
+
+    def whole(self) -> AbstractContextManager[object]:
+        summoned: AbstractContextManager[object] = self._optimizer.summoned()
+        return summoned
 
     def synchronize(self) -> None:
         return None
@@ -283,6 +306,9 @@ class OffloadedTeam(LuwuTeam):
         )
         self.first_step = self._optimizer.steps
         return model, self._optimizer
+
+    def whole(self) -> AbstractContextManager[object]:
+        return nullcontext()  # of shards, which are in place
 
     def leave(self) -> None:
         self._optimizer.close()

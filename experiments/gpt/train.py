@@ -110,7 +110,7 @@ class Trainer:
         """Train, report now and then, and return the summary with one record per step."""
         bytes_before, loop = self._team.bytes_moved(), self._team.loop()
         self._take_up(loop.values)
-        if self._team.first_step >= self._training.steps:
+        if self._team.first_step >= self._training.steps and not self._records:
             raise ValueError(f"the run that goes on has made {self._team.first_step} steps; ask for more by --steps")
         settled_at = min(self._training.warmup_steps, self._training.steps // 2)
         after_probe = bool(self._probes) and self._probes[-1].step == self._records[-1].step
@@ -141,9 +141,10 @@ class Trainer:
     def digest(self) -> str:
         """The SHA-256 of the parameters; of sharded ones all workers ask together."""
         found = hashlib.sha256()
-        for parameter in self._bare_model.parameters():
-            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-            found.update(whole.detach().cpu().numpy().tobytes())
+        with self._team.whole():
+            for parameter in self._bare_model.parameters():
+                whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+                found.update(whole.detach().cpu().numpy().tobytes())
         return found.hexdigest()
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
