@@ -290,7 +290,9 @@ def _run_again(request: TrainingRun, endures: Endurance) -> int:
         again = replace(request, meeting_port=free_port(), forked_at=forked_at)
         return run_job(again.argv(), os.environ, watch, at_once=end_others, told=told)
 
-    return run_with_restarts(attempt, request.table.num_workers, endures, os.environ)
+    table = request.table
+    places = [table.places[table.devices[device]].memory for device in table.local_proxies]
+    return run_with_restarts(attempt, places, endures, os.environ)
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:

@@ -17,6 +17,7 @@ from coarse.launch.mpirun import JobEnd, tell
 from coarse.launch.state_memory import HeldMemory
 from coarse.launch.warm.ranks import WarmRanks, needs_of
 from coarse.protocol.clock import WallClock
+from coarse.protocol.place import MemoryPlace
 
 Attempt = Callable[[Mapping[str, str], str | None, Callable[[], None]], JobEnd]
 """Runs the job once with further variables, by ranks that are forked at a socket (None: by new interpreters), until
@@ -84,8 +85,12 @@ class Endurance:
     """Status after SIGTERM, with `keep`."""
 
 
-def run_with_restarts(attempt: Attempt, num_workers: int, endures: Endurance, environ: Mapping[str, str]) -> int:
+def run_with_restarts(
+    attempt: Attempt, places: Sequence[MemoryPlace], endures: Endurance, environ: Mapping[str, str]
+) -> int:
     """Run a job, start it again where it dies, and return its status.
+
+    `places`: by worker where its states are kept (see HeldMemory).
 
     It is not started again where a signal to this launcher ended it, where a script raised, or ended with a status of
     its own, before the first commit, nor where it raises the same again at the same step. After the first commit a
@@ -96,12 +101,12 @@ def run_with_restarts(attempt: Attempt, num_workers: int, endures: Endurance, en
     """
     told = {"PYTHONHASHSEED": environ.get("PYTHONHASHSEED", _HASH_SEED)}
     copies = None if endures.keep is None else DiskCopies(endures.keep)
-    with HeldMemory(num_workers) as memory:
+    with HeldMemory(places) as memory:
         if endures.resume is not None:
             is_same = endures.keep is not None and endures.keep.resolve() == endures.resume.resolve()
             source = copies if copies is not None and is_same else DiskCopies(endures.resume)
             try:
-                _resume(source, memory, num_workers)
+                _resume(source, memory, len(places))
             except StorageError as error:
                 tell(str(error))
                 return 1

@@ -1,22 +1,59 @@
 """Memory that outlives a job's processes: the launcher holds its descriptors, and it ends with the launcher."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from coarse.errors import StorageError
+from coarse.errors import ConfigError, StorageError
 from coarse.protocol.commits import NUM_SLOTS, slot_of
+from coarse.protocol.place import Folder, MemoryPlace, NumaNode
+from coarse.storage.numa import bind, require_node
 from coarse.storage.region import create_memory_file
 from coarse.storage.state_file import StateFile
 
 _CHUNK_BYTES: Final = 1 << 24
 
 
+def _file_in(place: MemoryPlace) -> int:
+    """A file without a name, of the kind of memory that a device has: of a NUMA node, or on a folder's file system;
+    where the device has a device file, an existing file or a GPU for itself, the machine's."""
+    if isinstance(place, Folder):
+        try:
+            return os.open(place.path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"the states of a worker are to be kept where its device is, in {place}: {error.strerror}; name another"
+            ) from None
+    descriptor = create_memory_file("coarse-state", 0)
+    if isinstance(place, NumaNode):
+        try:
+            nbytes = require_node(place.number).total_bytes
+            os.ftruncate(descriptor, nbytes)
+            bind(descriptor, nbytes, place.number)
+            os.ftruncate(descriptor, 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
 class HeldMemory:
     """Slots for the states of each worker, without names; workers open them as files of this process."""
 
-    def __init__(self, num_workers: int) -> None:
-        self._descriptors = [create_memory_file("coarse-state", 0) for _ in range(num_workers * NUM_SLOTS)]
+    def __init__(self, places: Sequence[MemoryPlace]) -> None:
+        """`places`: by worker where the memory device is that is local to it, whose kind of memory is taken.
+
+        Raises:
+            ConfigError: this machine has no such NUMA node or folder, or this user may not use it.
+        """
+        self._descriptors: list[int] = []
+        try:
+            for place in places:
+                self._descriptors += [_file_in(place) for _ in range(NUM_SLOTS)]
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -196,9 +196,15 @@ def part_of(name: str, what: object, alike: set[torch.Tensor], shared: set[int])
 
     Raises:
         TypeError: nothing of it can be kept.
+        ConfigError: it keeps itself, or does not repeat itself.
     """
     if isinstance(what, nn.Module):
         return ModulePart(name, what, alike)
+    if getattr(what, "keeps_itself", False):
+        raise ConfigError(
+            f"Resumable: {name!r} is a {type(what).__name__}, which keeps its steps in `storage`; leave it out here, "
+            'and under --restarts pass it resume="auto"'
+        )
     if isinstance(what, torch.optim.Optimizer):
         return OptimizerPart(name, what, is_alike=id(what) in shared)
     if isinstance(what, torch.Generator | np.random.Generator):
@@ -209,6 +215,22 @@ def part_of(name: str, what: object, alike: set[torch.Tensor], shared: set[int])
         f"Resumable: {name!r} is a {type(what).__name__}; give a module, an optimizer, a generator of torch or numpy, "
         "or what has state_dict() and load_state_dict(), and put plain values into Resumable.values"
     )
+
+
+def require_sums_by_order(parts: Mapping[str, object]) -> None:
+    """Refuse sharded models whose gradients are added as they come.
+
+    Raises:
+        ConfigError: names the model.
+    """
+    sharding = sys.modules.get("coarse.torch.fsdp.fsdp2")
+    for name, what in parts.items():
+        modules = what.modules() if sharding is not None and isinstance(what, nn.Module) else ()
+        if any(getattr(sharding.bound_to(each), "follows_arrival", False) for each in modules):  # type: ignore[union-attr]
+            raise ConfigError(
+                f"Resumable: {name!r} sums gradients as they come (mode odc, sum=\"float32\"), so that no two runs "
+                'have the same bits; take sum="int64"'
+            )
 
 
 def packed(value: Plain, name: str) -> Taken:

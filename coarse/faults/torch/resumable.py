@@ -21,7 +21,7 @@ from coarse.errors import ConfigError
 from coarse.faults.memory import state_memory
 from coarse.faults.repeatable import require_repeatable
 from coarse.faults.torch.keeping import VALUES, Keeping, Place
-from coarse.faults.torch.parts import Part, ValuesPart, part_of, shared_by_all
+from coarse.faults.torch.parts import Part, ValuesPart, part_of, require_sums_by_order, shared_by_all
 from coarse.faults.torch.passes import Passes
 from coarse.faults.torch.progress import Progress
 from coarse.parallel.data.roll_call import RollCall
@@ -84,6 +84,7 @@ class Resumable:
         is_ddp = any(isinstance(what, torch.nn.parallel.DistributedDataParallel) for what in parts.values())
         num_device_nodes = len(set(runtime.placement.device_nodes))
         require_repeatable(runtime.config, runtime.strategy, len(nodes), num_device_nodes, is_ddp=is_ddp)
+        require_sums_by_order(parts)
         local = tuple(each for each, node in enumerate(nodes) if node == nodes[worker])
         place = Place(worker=worker, num_workers=len(nodes), local=local)
         self._keeping = Keeping(

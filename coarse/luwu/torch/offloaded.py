@@ -86,6 +86,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._hold(dict(enumerate(self.param_groups)), self._worker, resume_step)
 
     @property
+    def keeps_itself(self) -> bool:
+        """True if each step is committed to `storage`, from where `resume` goes on."""
+        return self._keeping.storage is not None
+
+    @property
     def told(self) -> str:
         """Where states are, and what a step reads and writes, for people."""
         return "\n".join(held.remote.told[0] for held in self._held)

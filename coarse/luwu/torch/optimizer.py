@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ class NetworkOptimizer(torch.optim.Optimizer):
     Its `param_groups` have the settings of the optimizer that was asked for, and schedulers change them as they do any
     optimizer's. Parameters in the groups stand for values that are elsewhere.
     """
+
+    keeps_itself: ClassVar[bool] = True
+    """True if each step is committed to `storage`, from where `resume` goes on."""
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from coarse.parallel.sharded.memory_ledger import MemoryKind
 from coarse.parallel.sharded.passes import Mark
 from coarse.parallel.sharded.transfers import Phase
 from coarse.session import current
+from coarse.strategy.sharding import Sum
 from coarse.torch.arrivals import arrival_of
 from coarse.torch.fsdp.checksum import checksum
 from coarse.torch.fsdp.fsdp2 import is_in_backward
@@ -92,6 +93,11 @@ class OnDemandUnit:
         return OdcUnit(shard, tuple(self._sizes), int(dtype))
 
     # --- publishing
+
+    @property
+    def follows_arrival(self) -> bool:
+        """True if sums have other bits where pieces come in another order."""
+        return self.model.declaration.sum is Sum.FLOAT32
 
     @property
     def is_published(self) -> bool:

@@ -1,6 +1,7 @@
 """Where states are kept: the user's own folder, locked, of one job; or the launcher's descriptors."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from coarse.faults.memory import StateMemory, state_memory
 from coarse.launch.state_memory import HeldMemory
 from coarse.protocol.commits import Seen
 from coarse.protocol.config import Config, FaultSettings
+from coarse.protocol.place import Anywhere, Folder, NumaNode
 
 
 def in_folder(path, worker: int = 0, num_workers: int = 2) -> StateMemory:
@@ -86,7 +88,7 @@ def test_damage_is_told_from_absence(tmp_path):
 
 
 def test_the_launcher_s_memory_is_found_by_its_word_and_has_no_name():
-    with HeldMemory(2) as held:
+    with HeldMemory([Anywhere()] * 2) as held:
         environ = {"COARSE_STATE_MEMORY": held.told}
         kept = state_memory(Config(), environ, 1, 2)
         assert kept is not None
@@ -107,3 +109,21 @@ def test_the_launcher_s_memory_is_found_by_its_word_and_has_no_name():
 def test_a_setting_that_names_no_folder_is_refused(stated):
     with pytest.raises(ConfigError, match="memory must be folder:PATH"):
         FaultSettings(memory=stated)
+
+
+def test_states_lie_where_the_worker_s_device_is(tmp_path):
+    with HeldMemory([Folder(str(tmp_path)), NumaNode(0), Anywhere()]) as held:
+        folder, _, numbers = held.told.rpartition("/")
+        files = [f"{folder}/{number}" for number in numbers.split(",")]
+        assert os.readlink(files[0]).startswith(str(tmp_path))
+        assert not list(tmp_path.iterdir())  # without a name
+        kept = StateMemory([(files[2], files[3])], 0, is_folder=False)
+        commit(kept, 1)
+        data = kept.slot(1).read()
+        assert data is not None
+        lines = Path("/proc/self/numa_maps").read_text().splitlines()
+        assert any("coarse-state" in line and "bind:0" in line for line in lines)
+    with pytest.raises(ConfigError, match="no NUMA node 63"):
+        HeldMemory([NumaNode(63)])
+    with pytest.raises(ConfigError, match=r"in folder:/nowhere: No such file"):
+        HeldMemory([Folder("/nowhere")])

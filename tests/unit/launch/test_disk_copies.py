@@ -13,13 +13,14 @@ from coarse.faults.memory import StateMemory
 from coarse.launch import disk_copies
 from coarse.launch.disk_copies import DiskCopies
 from coarse.launch.state_memory import HeldMemory
+from coarse.protocol.place import Anywhere
 
 WORKERS = 2
 
 
 @pytest.fixture
 def memory():
-    with HeldMemory(WORKERS) as held:
+    with HeldMemory([Anywhere()] * WORKERS) as held:
         yield held
 
 
@@ -39,7 +40,7 @@ def commit(memory: HeldMemory, version: int, *, workers=range(WORKERS)) -> None:
 
 def found_in(folder: Path) -> int:
     """The version that a new job goes on from; what each worker has is its."""
-    with HeldMemory(WORKERS) as other:
+    with HeldMemory([Anywhere()] * WORKERS) as other:
         version, _ = DiskCopies(folder).read(other, WORKERS)
         assert other.versions() == (version,) * WORKERS
         for worker, descriptor in enumerate(other.slots_of(version)):
@@ -107,7 +108,7 @@ def test_a_torn_copy_is_passed_over_for_the_one_before(memory, tmp_path, how):
         os.truncate(torn, 4500)
     else:
         torn.unlink()
-    with HeldMemory(WORKERS) as other:
+    with HeldMemory([Anywhere()] * WORKERS) as other:
         version, wrong = DiskCopies(tmp_path).read(other, WORKERS)
     assert version == 1
     assert len(wrong) == 1

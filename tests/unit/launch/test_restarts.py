@@ -6,6 +6,7 @@ from coarse.launch import restarts
 from coarse.launch.departures import Failure
 from coarse.launch.mpirun import JobEnd
 from coarse.launch.restarts import Endurance, run_with_restarts
+from coarse.protocol.place import Anywhere
 
 
 class Memory:
@@ -13,8 +14,8 @@ class Memory:
 
     told = "/proc/1/fd/7"
 
-    def __init__(self, num_workers: int) -> None:
-        assert num_workers == 2
+    def __init__(self, places: list[Anywhere]) -> None:
+        assert len(places) == 2
 
     def __enter__(self):
         return self
@@ -57,7 +58,7 @@ def run(monkeypatch):
             Memory.version, ended = waiting.pop(0)
             return ended
 
-        status = run_with_restarts(attempt, 2, Endurance(restarts=most, preload=None), {})
+        status = run_with_restarts(attempt, [Anywhere()] * 2, Endurance(restarts=most, preload=None), {})
         assert not waiting
         return status, seen, told
 
