@@ -85,7 +85,7 @@ def recovery_rows() -> list[dict[str, Any]]:
     saved = [event["saved_s"] for event in events[0] if event["what"] == "step"]
     found.append(row("kill to the loaded file, torchrun --max-restarts", total, "", f"{total:.2f} s"))
     saved_s = statistics.median(saved)
-    found.append(row("torch.save of each step there", saved_s, "", f"{saved_s:.3f} s"))
+    found.append(row("the file of each step there, by safetensors", saved_s, "", f"{saved_s:.3f} s"))
     return found
 
 

@@ -121,18 +121,24 @@ def train() -> None:
 
 def by_file() -> None:
     """The same under torchrun, with a file written by rank 0 behind each step."""
+    from safetensors.torch import load_file, save_file
+
     torch.distributed.init_process_group("gloo")
     joined_s = time.perf_counter()
     rank = torch.distributed.get_rank()
     model, optimizer, rows = gpt()
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     made_s = time.perf_counter()
-    path, first = FOLDER / "last.pt", 0
+    path, first = FOLDER / "last.safetensors", 0
     if path.exists():
-        kept = torch.load(path)
-        model.load_state_dict(kept["model"])
-        optimizer.load_state_dict(kept["optimizer"])
-        first = kept["step"] + 1
+        kept = load_file(path)
+        first = int(kept.pop("step")) + 1
+        model.load_state_dict({name[2:]: value for name, value in kept.items() if name.startswith("m/")})
+        states: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in kept.items():
+            if name.startswith("o/"):
+                states.setdefault(int(name.split("/")[1]), {})[name.split("/")[2]] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
     note(rank, what="restored", joined_s=joined_s, made_s=made_s)
     for step in range(first, TRAIN_STEPS):
         wrapped(rows, rows).backward()
@@ -141,9 +147,11 @@ def by_file() -> None:
         _die(rank, step)
         begin_s = time.perf_counter()
         if rank == 0:
-            kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            torch.save(kept, FOLDER / "next.pt")
-            (FOLDER / "next.pt").replace(path)
+            states = optimizer.state_dict()["state"]
+            kept = {f"m/{name}": value for name, value in model.state_dict().items()} | {"step": torch.tensor(step)}
+            kept |= {f"o/{number}/{key}": value for number, of in states.items() for key, value in of.items()}
+            save_file(kept, FOLDER / "next.safetensors")
+            (FOLDER / "next.safetensors").replace(path)
         note(rank, what="step", step=step, saved_s=time.perf_counter() - begin_s)
 
 

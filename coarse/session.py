@@ -4,6 +4,7 @@ import atexit
 import dataclasses
 import os
 import platform
+import re
 import signal
 import socket
 import sys
@@ -349,8 +350,10 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
 
 
 def _digest_of(error: BaseException) -> int:
-    """32 bits of an error's kind and text; 0 of one that says that others are missing, which may not be so again."""
-    return 0 if isinstance(error, StallError) else zlib.crc32(f"{type(error).__name__}: {error}".encode()) or 1
+    """32 bits of an error's kind and text without its numbers, which may be ranks and places; 0 of one that says that
+    others are missing, which may not be so again."""
+    text = re.sub(r"[0-9]+", "", f"{type(error).__name__}: {error}")
+    return 0 if isinstance(error, StallError) else zlib.crc32(text.encode()) or 1
 
 
 def _is_interactive() -> bool:

@@ -199,7 +199,7 @@ def test_no_file_of_an_mpi_room_is_named_like_a_package():
     assert not {name for name in names if find_spec(name) is not None}
 
 
-def test_coarse_has_fifteen_packages_five_features_and_seven_files():
+def test_coarse_has_fifteen_packages_six_features_and_seven_files():
     children = [path for path in (REPOSITORY / "coarse").iterdir() if path.name != "__pycache__"]
     files = {path.name for path in children if path.suffix == ".py"}
     assert files == {
@@ -208,5 +208,5 @@ def test_coarse_has_fifteen_packages_five_features_and_seven_files():
     assert {path.name for path in children if path.is_dir()} == {
         *("protocol", "storage", "transport", "client", "proxy", "hardware", "collectives"),
         *("simulation", "parallel", "torch", "launch", "emulation", "cli", "strategy", "gpu"),
-        *("horovod", "luwu", "odc", "pool", "snapshots"),
+        *("faults", "horovod", "luwu", "odc", "pool", "snapshots"),
     }

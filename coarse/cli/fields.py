@@ -21,11 +21,12 @@ def with_options(
     defaults: Mapping[str, object] | None = None,
     helps: Mapping[str, str] | None = None,
     are_last: bool = False,
+    into: str = "asked",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of a dataclass that says something.
 
-    The command has a parameter `asked` in place of them, by the names of the fields; an option that may be left out
-    and was is not in it.
+    The command has a parameter, by default `asked`, in place of them, by the names of the fields; an option that may be
+    left out and was is not in it.
 
     Args:
         kind: The dataclass.
@@ -34,6 +35,7 @@ def with_options(
         defaults: By key, instead of the dataclass's.
         helps: By key, instead of what the dataclass says.
         are_last: Show them after the command's own options.
+        into: The command's parameter that has them; a command may have several such.
     """
     options = [each for each in options_of(kind).values() if each.says is not None and each.key not in without]
     options.sort(key=lambda option: option.key not in ("machine", "model"))
@@ -42,10 +44,10 @@ def with_options(
         @functools.wraps(command)
         def called(**given: Any) -> None:  # noqa: ANN401
             stated = {option.name: given.pop(option.key) for option in options}
-            command(**given, asked={name: value for name, value in stated.items() if value is not None})
+            command(**given, **{into: {name: value for name, value in stated.items() if value is not None}})
 
         signature = inspect.signature(command)
-        first, others = _with_context(signature)
+        first, others = _with_context(signature, into)
         made = [_parameter(option, option.key in optional, defaults or {}, helps or {}) for option in options]
         every = [*first, *others, *made] if are_last else [*first, *made, *others]
         called.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
@@ -55,12 +57,14 @@ def with_options(
     return decorated
 
 
-def _with_context(signature: inspect.Signature) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
+def _with_context(
+    signature: inspect.Signature, into: str
+) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
     """Return the context of a command, if it has one, and its own options; all are given by name."""
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in signature.parameters.items()
-        if name != "asked"
+        if name != into
     ]
     return [each for each in own if each.annotation is typer.Context], [
         each for each in own if each.annotation is not typer.Context

@@ -21,12 +21,13 @@ from coarse.launch.cluster.run import ClusterRun
 from coarse.launch.cluster.shape import MOST_NODES
 from coarse.launch.departures import Departures
 from coarse.launch.mpirun import JobEnd, free_port, run_forwarding_signals, run_job
-from coarse.launch.restarts import Endurance, run_with_restarts
+from coarse.launch.restarts import run_with_restarts
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.commits import MOST_COMMUTATIVE
 from coarse.protocol.config import BY_WALL, Config, EmulateSettings, load_config
+from coarse.protocol.endurance import Endurance
 from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE, WITHOUT_RESULT
@@ -56,20 +57,6 @@ _MODES_HELP = (
     "With --machine: some modes, such as coarse,allreduce,fcdp. The script runs in each by the same times of compute, "
     "and they are printed and drawn beside each other. Those of fully_shard are for scripts that state none."
 )
-_RESTARTS_HELP = (
-    "How often the job may be started again when any of its processes dies: it goes on from what ct.Resumable has "
-    "committed, with the same bits (docs/faults.md)."
-)
-_COLD_HELP = (
-    "With --restarts: no process imports torch and TensorFlow beside the job; ranks that start again do so."
-)
-_KEEP_HELP = (
-    "A folder on disk for what ct.Resumable has committed, written each minute, at SIGTERM and at a bad end; --resume "
-    "goes on from it."
-)
-_RESUME_HELP = "A folder that --keep has written: the job goes on from its newest whole copy."
-_PREEMPTED_HELP = "Status after SIGTERM with --keep."
-_PRELOAD_HELP = "With --restarts: further modules that ranks which start again have imported, with commas between them."
 _CLUSTER_HELP = (
     f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
     "namespaces of this machine. Needs root."
@@ -77,6 +64,7 @@ _CLUSTER_HELP = (
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
+@with_options(Endurance, into="endures", are_last=True)
 @with_options(
     EmulateSettings,
     optional=tuple(options_of(EmulateSettings)),
@@ -85,6 +73,7 @@ _CLUSTER_HELP = (
 )
 def run(
     asked: Asked,
+    endures: Asked,
     script: Annotated[str, typer.Argument(help="The Python file that every worker runs; with -m, a module.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = False,
@@ -98,12 +87,6 @@ def run(
     policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
     sharding: Annotated[str | None, typer.Option(help=_SHARDING_HELP)] = None,
     options: SetOptions = None,
-    restarts: Annotated[int, typer.Option(metavar="N", min=0, help=_RESTARTS_HELP)] = 0,
-    cold: Annotated[bool, typer.Option("--cold", help=_COLD_HELP)] = False,
-    preload: Annotated[str | None, typer.Option(metavar="MODULES", help=_PRELOAD_HELP)] = None,
-    keep: Annotated[Path | None, typer.Option(metavar="DIR", help=_KEEP_HELP)] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help=_RESUME_HELP)] = None,
-    preempted_status: Annotated[int, typer.Option(metavar="N", min=0, max=255, help=_PREEMPTED_HELP)] = 75,
     replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
@@ -115,12 +98,11 @@ def run(
     A partition in the configuration says how many ranks there are; then --workers and --devices are not needed.
     """
     with wrong_input_ends_with_2():
-        config_path = str(config.resolve()) if config else None
+        config_path, endurance = str(config.resolve()) if config else None, Endurance(**endures)
         limit = _limit_of_links(rate, cluster, workers)
 
         def requested(mode: str | None, asked: Asked, every: Sequence[str]) -> tuple[TrainingRun, Config]:
-            shards = mode if mode in LIVE else sharding
-            mode = None if mode in LIVE else mode
+            shards, mode = (mode, None) if mode in LIVE else (sharding, mode)
             strategy = strategy_text(options, mode, [each for each in every if each not in LIVE])
             emulate = _emulated(asked)
             chosen = {
@@ -128,12 +110,11 @@ def run(
                 "COARSE_EMULATE": emulate, "COARSE_SHARDING": shards,
             }  # fmt: skip
             configured = _configured(chosen, cluster, None if module else script)
-            _require_restartable(configured, restarts or keep or resume, cluster)
-            stated = chosen_partition(
-                configured.partition, workers, None if cluster else devices, configured.launch.devices
-            )
+            _require_restartable(configured, endurance, cluster)
+            counts = workers, None if cluster else devices, configured.launch.devices
+            stated = chosen_partition(configured.partition, *counts)
             _require_room(configured, stated)
-            repeatable = policy or _repeatable_policy(configured, stated, restarts or keep or resume)
+            repeatable = policy or _repeatable_policy(configured, stated, endurance)
             return TrainingRun(
                 script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
                 policy=repeatable, sharding=shards, strategy=strategy, emulate=emulate,
@@ -143,20 +124,12 @@ def run(
         if modes is not None:
             _run_in_modes(modes, mode, asked, requested, dry_run=dry_run, verbose=verbose)
         request, configured = requested(mode, asked, [mode or ""])
-        stated, default_devices = configured.partition, configured.launch.devices
         if "--help" in request.arguments and not dry_run:
             _show_help(("-m", script) if module else (script,), request.arguments)
         if cluster is None:
-            account = _account_of(configured)
-            endures = None
-            if restarts or keep or resume:
-                endures = Endurance(
-                    restarts=restarts, preload=None if cold or not restarts else tuple(filter(None, (preload or
-                    "").split(","))), keep=keep, resume=resume, preempted_status=preempted_status,
-                )  # fmt: skip
-            raise typer.Exit(_run_here(request, account, dry_run=dry_run, verbose=verbose, endures=endures))
-        per_node = devices or (default_devices if stated is None else None)
-        in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=stated is not None)
+            raise typer.Exit(_run_here(request, configured, endurance, dry_run=dry_run, verbose=verbose))
+        per_node = devices or (None if configured.partition else configured.launch.devices)
+        in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=bool(configured.partition))
         _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
 
 
@@ -225,7 +198,7 @@ def _run_in_modes(
 
     def run_one(mode: str, asked: Asked) -> int:
         request, own = requested(mode, asked, modes)
-        return _run_here(request, _account_of(own), dry_run=False, verbose=verbose)
+        return _run_here(request, own, Endurance(), dry_run=False, verbose=verbose)
 
     raise typer.Exit(run_in(modes, asked, configured, run_one))
 
@@ -235,34 +208,30 @@ def _account_of(configured: Config) -> Path | None:
     return None if configured.emulate is None else Path(configured.emulate.out) / RUN_FILE
 
 
-def _require_restartable(configured: Config, endures: object, cluster: str | None) -> None:
+def _require_restartable(configured: Config, endures: Endurance, cluster: str | None) -> None:
     """ConfigError where --restarts, --keep and --resume do not go together with something else."""
-    if endures and configured.emulate is not None:
+    if endures.is_asked and configured.emulate is not None:
         raise ConfigError(
             "--restarts, --keep and --resume go on with a job in which emulated time would begin anew; leave out "
             "--machine, or them",
             key="emulate",
         )
-    if endures and cluster is not None:
+    if endures.is_asked and cluster is not None:
         raise ConfigError(f"--restarts, --keep and --resume make no nodes of --cluster {cluster} anew; leave one out")
 
 
-def _repeatable_policy(configured: Config, partition: str, endures: object) -> str | None:
+def _repeatable_policy(configured: Config, partition: str, endures: Endurance) -> str | None:
     """The policy where nobody states one: with --restarts and its like, and more than two workers, a fixed one."""
     is_default = "COARSE_POLICY" not in os.environ and configured.policy == Config().policy
     many = stated_partition(partition).num_workers > MOST_COMMUTATIVE
-    return "devices" if endures and many and is_default and configured.decision is None else None
+    return "devices" if endures.is_asked and many and is_default and configured.decision is None else None
 
 
 def _run_here(
-    request: TrainingRun,
-    account: Path | None,
-    *,
-    dry_run: bool,
-    verbose: bool,
-    endures: Endurance | None = None,
+    request: TrainingRun, configured: Config, endures: Endurance, *, dry_run: bool, verbose: bool
 ) -> int:
-    """Return the status of the job; 0 of a dry run, and 3 where the `account` of an emulated one has no result."""
+    """Return the status of the job; 0 of a dry run, and 3 where the account of an emulated one has no result."""
+    account = _account_of(configured)
     request = replace(request, meeting_port=free_port())
     if (num_nodes := os.environ.get("SLURM_NNODES", "1")) != "1":
         remark = f"coarse: all ranks are on this machine, one of the {num_nodes} nodes of the allocation"
@@ -273,7 +242,7 @@ def _run_here(
         return 0
     if account is not None:
         account.unlink(missing_ok=True)
-    if endures is not None:
+    if endures.is_asked:
         return _run_again(request, endures)
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
     status = run_forwarding_signals(argv, os.environ, watch)

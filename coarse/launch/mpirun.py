@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -301,18 +301,6 @@ def run_job(
     own = {**environ_of_new_job(environ, STARTUP), **colors, "COARSE_LAUNCHER": watch.name, **(told or {})}
     with watch, MpirunJob(argv, own) as job:
 
-        def forward(number: int, frame: FrameType | None) -> None:
-            if number in _ENDING_SIGNALS:
-                received.append(number)
-            if received == [signal.SIGINT] and watch.interrupt():
-                patience.start()
-                return
-            if at_once is not None and number == signal.SIGTERM:
-                at_once()
-                job.kill_all()
-                return
-            job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
-
         def end(verdict: Verdict) -> None:
             if at_once is not None:
                 killed_at_s.append(clock.now_s())
@@ -324,16 +312,9 @@ def run_job(
             if watch.outlasts(_TERM_GRACE_S):
                 job.send_signal(signal.SIGKILL)
 
-        patience = threading.Timer(_INTERRUPT_GRACE_S, job.send_signal, [signal.SIGINT])
-        patience.daemon = True
-        before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
-        watch.start(end)
-        try:
+        with _forwarding(job, watch, received, at_once):
+            watch.start(end)
             status = job.wait()
-        finally:
-            patience.cancel()
-            for number, handler in before.items():
-                signal.signal(number, handler)
         over_s = clock.now_s()
         if at_once is not None:
             at_once()
@@ -344,6 +325,34 @@ def run_job(
         status=final, said=said, was_asked=was_asked, failure=watch.departures.failure(),
         noticed_s=max(begun_s - (watch.first_bad_s or begun_s), 0.0), ended_s=clock.now_s() - begun_s,
     )  # fmt: skip
+
+
+@contextmanager
+def _forwarding(
+    job: MpirunJob, watch: Watch, received: list[int], at_once: Callable[[], None] | None
+) -> Iterator[None]:
+    """Within, have signals to this launcher go to a job; those that end it are noted in `received`."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if number in _ENDING_SIGNALS:
+            received.append(number)
+        if received == [signal.SIGINT] and watch.interrupt():
+            patience.start()
+        elif at_once is not None and number == signal.SIGTERM:
+            at_once()
+            job.kill_all()
+        else:
+            job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
+
+    patience = threading.Timer(_INTERRUPT_GRACE_S, job.send_signal, [signal.SIGINT])
+    patience.daemon = True
+    before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
+    try:
+        yield
+    finally:
+        patience.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end_of(watch: Watch, status: int, received: list[int]) -> tuple[str, int, bool]:

@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +16,7 @@ from coarse.launch.mpirun import JobEnd, tell
 from coarse.launch.state_memory import HeldMemory
 from coarse.launch.warm.ranks import WarmRanks, needs_of
 from coarse.protocol.clock import WallClock
+from coarse.protocol.endurance import Endurance
 from coarse.protocol.place import MemoryPlace
 
 Attempt = Callable[[Mapping[str, str], str | None, Callable[[], None]], JobEnd]
@@ -69,22 +69,6 @@ class _Warming:
             self._ranks.end_ranks()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Endurance:
-    """What a job outlives, and how."""
-
-    restarts: int
-    """How often it may be started again."""
-    preload: tuple[str, ...] | None = ()
-    """Modules that later ranks have imported beside those of the first; None: they are interpreters of their own."""
-    keep: Path | None = None
-    """Folder for copies on disk, one each minute."""
-    resume: Path | None = None
-    """Folder with copies that the job goes on from."""
-    preempted_status: int = 75
-    """Status after SIGTERM, with `keep`."""
-
-
 def run_with_restarts(
     attempt: Attempt, places: Sequence[MemoryPlace], endures: Endurance, environ: Mapping[str, str]
 ) -> int:
@@ -100,11 +84,12 @@ def run_with_restarts(
         ConfigError: the folder for copies cannot be made, or has those of another run.
     """
     told = {"PYTHONHASHSEED": environ.get("PYTHONHASHSEED", _HASH_SEED)}
-    copies = None if endures.keep is None else DiskCopies(endures.keep)
+    copies = None if endures.keep is None else DiskCopies(Path(endures.keep))
     with HeldMemory(places) as memory:
         if endures.resume is not None:
-            is_same = endures.keep is not None and endures.keep.resolve() == endures.resume.resolve()
-            source = copies if copies is not None and is_same else DiskCopies(endures.resume)
+            source = DiskCopies(Path(endures.resume))
+            if copies is not None and copies.folder.resolve() == source.folder.resolve():
+                source = copies
             try:
                 _resume(source, memory, len(places))
             except StorageError as error:
@@ -113,7 +98,7 @@ def run_with_restarts(
         if copies is not None:
             copies.make()
         with (
-            _Warming(memory, {**environ, **told}, endures.preload) as warming,
+            _Warming(memory, {**environ, **told}, endures.further) as warming,
             nullcontext() if copies is None else _Copying(copies, memory),
         ):
             ended, why = _until_it_ends(attempt, memory, warming, endures.restarts, told)
@@ -146,7 +131,8 @@ def _until_it_ends(
                 return ended, f"{cause}, again at the same step; the job ends"
             before = now
         if restarts < most:
-            tell(f"{cause}; the job starts again, {restarts + 1} of {most}")
+            anew = "" if min(versions) else "; nothing was committed, so that it begins anew"
+            tell(f"{cause}; the job starts again, {restarts + 1} of {most}{anew}")
             told["COARSE_RESTARTED"] = f"{ended.noticed_s},{ended.ended_s},{clock.now_s()}"
     return ended, f"{cause}, and the job was started again {most} times; it ends" if most else ""
 

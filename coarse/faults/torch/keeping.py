@@ -65,7 +65,7 @@ class Place:
 
 
 class Keeping:
-    """One worker's commits. `calls` counts steps that were to be committed."""
+    """One worker's commits."""
 
     def __init__(
         self,
@@ -76,10 +76,13 @@ class Keeping:
         place: Place,
         tell: Callable[[str], None],
         *,
+        every: int = 1,
         other_kernels: bool = False,
     ) -> None:
+        """`every`: at which calls of its commit a script commits, which all workers must state alike."""
         self._parts, self._passes = parts, passes
         self._memory, self._peers, self._place, self._tell = memory, peers, place, tell
+        self._statement = [f"every = {every}", *(f"the part {name!r}" for name in parts if name != VALUES)]
         self._other_kernels = other_kernels
         self._version = 0
         self._has_room = False
@@ -88,8 +91,9 @@ class Keeping:
 
     # --- commits
 
-    def commit(self, calls: int) -> None:
-        """Keep the state behind so many steps; see Resumable.commit. After a StallError it may be called again."""
+    def commit(self, calls: int, steps: int) -> None:
+        """Keep the state behind so many calls and steps; see Resumable.commit. After a StallError it may be called
+        again."""
         self._require_all_recorded()
         taken = {name: part.take() for name, part in self._parts.items()}
         taken[_POSITION] = packed(self._passes.take(), "the loader's state")
@@ -97,14 +101,22 @@ class Keeping:
         if self._version % _COMPARED_EACH == 0:
             self._require_alike(items)
         self._version += 1
-        self._write(taken, items, calls)
-        self._peers.say(calls)
+        self._write(taken, items, calls, steps)
+        self._peers.say(steps)
 
     def _require_all_recorded(self) -> None:
         """Wait until all have recorded the version before; MismatchError where after other numbers of steps."""
         said = self._peers.said()
-        if len(set(said)) > 1:
-            steps = ", ".join(f"worker {worker}: {count}" for worker, count in enumerate(said))
+        if 0 in said:
+            raise ConfigError(
+                f"rank {self._place.worker}: worker {said.index(0)} has called join(), and commits nothing more; what "
+                "all workers keep ends with that, so call join() behind the last commit of all"
+            )
+        self._require_same_steps(said)
+
+    def _require_same_steps(self, made: list[int]) -> None:
+        if len(set(made)) > 1:
+            steps = ", ".join(f"worker {worker}: {count}" for worker, count in enumerate(made))
             raise MismatchError(
                 f"rank {self._place.worker}: workers committed version {self._version} after different numbers of "
                 f"steps ({steps}); have all workers commit the same steps"
@@ -123,12 +135,12 @@ class Keeping:
                         "(ct.broadcast_parameters, ct.broadcast_optimizer_state)"
                     )
 
-    def _write(self, taken: dict[str, Taken], items: list[Item], calls: int) -> None:
+    def _write(self, taken: dict[str, Taken], items: list[Item], calls: int, steps: int) -> None:
         place = self._place
         ranges, data_bytes = _ranges(items, place.local.index(place.worker), len(place.local))
         layout = json.dumps({
             "worker": place.worker, "workers": place.num_workers, "script": _script(),
-            "kernels": _kernels(), "imports": imports(), "calls": calls, "ranges": ranges,
+            "kernels": _kernels(), "imports": imports(), "calls": calls, "steps": steps, "ranges": ranges,
             "names": [item.name for item in items], "alike": [n for n, item in enumerate(items) if item.is_alike],
             "trees": {name: each.tree for name, each in taken.items()},
         }).encode()  # fmt: skip
@@ -142,10 +154,10 @@ class Keeping:
             _copy(items[number].tensor, first, data[at : at + nbytes], sums, at)
         sums.written_to(data_bytes)
         if self._redone is not None:
-            self._compare_redone(layout, sums.sums, calls)
+            self._compare_redone(layout, sums.sums, steps)
         slot.record(self._version, layout, sums.sums)
 
-    def _compare_redone(self, layout: bytes, sums: np.ndarray, calls: int) -> None:
+    def _compare_redone(self, layout: bytes, sums: np.ndarray, steps: int) -> None:
         """Warn where a version that was recorded before the restart has other bytes now."""
         assert self._redone is not None
         number, before = self._redone
@@ -161,30 +173,35 @@ class Keeping:
             names = sorted({now["names"][number] for number, *_ in hit})
         if names:
             self._tell(
-                f"worker {self._place.worker} made step {calls} again with other bits ({', '.join(names[:3])}): the "
+                f"worker {self._place.worker} made step {steps} again with other bits ({', '.join(names[:3])}): the "
                 "script does not repeat itself"
             )
 
     # --- going on
 
-    def go_on(self) -> int:
-        """Be as the newest version says that is whole with all workers; return its steps, 0 where there is none."""
+    def go_on(self) -> tuple[int, int]:
+        """Be as the newest version says that is whole with all workers; return its calls and steps, 0 where there is
+        none."""
         seen, whole = self._memory.found()
-        counts = sorted({json.loads(version.layout)["workers"] for version in whole.values()})
-        all_seen = self._peers.gather([list(seen.whole), list(seen.damaged), counts], "coarse/faults/seen")
-        others = {count for _, _, made_by in all_seen for count in made_by} - {self._place.num_workers}
+        layouts = {number: json.loads(version.layout) for number, version in whole.items()}
+        counts = sorted({layout["workers"] for layout in layouts.values()})
+        steps = {number: layout["steps"] for number, layout in layouts.items()}
+        own = [list(seen.whole), list(seen.damaged), counts, steps, self._statement]
+        all_seen = self._peers.gather(own, "coarse/faults/seen")
+        self._require_same_statements([stated for *_, stated in all_seen])
+        others = {count for _, _, made_by, *_ in all_seen for count in made_by} - {self._place.num_workers}
         if others:
             raise StorageError(
                 f"{min(others)} workers made the states that are kept, and this job has {self._place.num_workers}; go "
                 "on with as many, or name an empty folder in [faults] memory"
             )
-        choice = choose([type(seen)(tuple(each), tuple(bad)) for each, bad, _ in all_seen])
+        choice = choose([type(seen)(tuple(each), tuple(bad)) for each, bad, *_ in all_seen])
         self._tell_passed_over(choice)
         self._version = choice.version
         if choice.version == 0:
-            return 0
-        kept = whole[choice.version]
-        layout = json.loads(kept.layout)
+            return 0, 0
+        self._require_same_steps([found[choice.version] for *_, found, _ in all_seen])
+        kept, layout = whole[choice.version], layouts[choice.version]
         self._require_same_job(layout)
         trees, names = layout["trees"], layout["names"]
         if missing := sorted(self._parts.keys() ^ (trees.keys() - {_POSITION})):
@@ -207,7 +224,17 @@ class Keeping:
         if self._redone is not None:  # its slot is written anew before it is compared
             number, before = self._redone
             self._redone = number, before._replace(sums=before.sums.copy(), data=before.data[:0])
-        return int(layout["calls"])
+        return int(layout["calls"]), int(layout["steps"])
+
+    def _require_same_statements(self, statements: list[list[str]]) -> None:
+        """MismatchError where workers gave Resumable different things."""
+        for worker, other in enumerate(statements):
+            if other != self._statement:
+                differing = sorted(set(self._statement) ^ set(other)) or other
+                raise MismatchError(
+                    f"rank {self._place.worker}: Resumable was given {', '.join(differing)} on this worker or on "
+                    f"worker {worker} alone; give the same on all workers, in one order"
+                )
 
     def _read(self, stored: StoredVersion, names: list[str], tensors: list[torch.Tensor], *, is_own: bool) -> None:
         """Fill tensors with what one worker's version has of them."""

@@ -69,7 +69,7 @@ class Resumable:
         made: dict[str, Part] = {name: part_of(name, what, alike, shared) for name, what in parts.items()}
         made[VALUES] = ValuesPart("values", self.values)
         optimizers = [what for what in parts.values() if isinstance(what, torch.optim.Optimizer)]
-        self._counts_steps, self._has_stepped = bool(optimizers), False
+        self._counts_steps, self._has_stepped, self._steps = bool(optimizers), False, 0
         for optimizer in optimizers:
             optimizer.register_step_post_hook(self._note_step)
         self._calls, self._has_told = 0, False
@@ -88,9 +88,10 @@ class Resumable:
         local = tuple(each for each, node in enumerate(nodes) if node == nodes[worker])
         place = Place(worker=worker, num_workers=len(nodes), local=local)
         self._keeping = Keeping(
-            made, self._passes, memory, _LivePeers(runtime), place, self._tell, other_kernels=other_kernels
-        )
-        self._calls = self._keeping.go_on()
+            made, self._passes, memory, _LivePeers(runtime), place, self._tell, every=every,
+            other_kernels=other_kernels,
+        )  # fmt: skip
+        self._calls, self._steps = self._keeping.go_on()
         if self._calls:
             self._progress.on_restored(self._calls)
 
@@ -130,6 +131,7 @@ class Resumable:
 
     def _note_step(self, *_: object) -> None:
         self._has_stepped = True
+        self._steps += 1
 
     def commit(self) -> bool:
         """Keep the state as it is now, behind an optimizer's step; return whether it was kept.
@@ -153,7 +155,7 @@ class Resumable:
             return False
         is_due = (self._calls + 1) % self._every == 0
         if is_due:
-            self._keeping.commit(self._calls + 1)
+            self._keeping.commit(self._calls + 1, self._steps if self._counts_steps else self._calls + 1)
         self._calls += 1
         self._has_stepped = False
         if is_due:

@@ -115,10 +115,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._strategy = strategy_for(strategy, runtime)
         _check_wires(self._strategy, self._compression)
         self._peers = peers_of(process_set, switch)
-        self._is_of_all = process_set is global_process_set
         _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
-        self._op = Op(op)
+        self._op, self._is_of_all = Op(op), process_set is global_process_set
         self._runtime = runtime
         self._names = names_of(_numbered(optimizer) if named_parameters is None else named_parameters)
         self._predivide = float(gradient_predivide_factor)

@@ -147,7 +147,7 @@ class Worker:
         self.keeping = Keeping(made, self.passes, memory, peers, place, lambda _: None)
         while True:
             with suppress(MustWait):
-                self.calls = self.keeping.go_on()
+                self.calls, _ = self.keeping.go_on()
                 return
             yield
 
@@ -155,7 +155,7 @@ class Worker:
         """Commit; yields while others have yet to record the version before."""
         while True:
             try:
-                self.keeping.commit(self.calls + 1)
+                self.keeping.commit(self.calls + 1, self.calls + 1)
                 break
             except MustWait:
                 yield

@@ -5,7 +5,8 @@ import pytest
 from coarse.launch import restarts
 from coarse.launch.departures import Failure
 from coarse.launch.mpirun import JobEnd
-from coarse.launch.restarts import Endurance, run_with_restarts
+from coarse.launch.restarts import run_with_restarts
+from coarse.protocol.endurance import Endurance
 from coarse.protocol.place import Anywhere
 
 
@@ -58,7 +59,7 @@ def run(monkeypatch):
             Memory.version, ended = waiting.pop(0)
             return ended
 
-        status = run_with_restarts(attempt, [Anywhere()] * 2, Endurance(restarts=most, preload=None), {})
+        status = run_with_restarts(attempt, [Anywhere()] * 2, Endurance(restarts=most, cold=True), {})
         assert not waiting
         return status, seen, told
 
@@ -74,7 +75,8 @@ def test_a_death_starts_the_job_again_whether_something_was_committed_or_not(run
     assert "COARSE_RESTARTED" not in seen[0]
     assert seen[1]["COARSE_RESTARTED"].startswith("0.1,0.2,")
     assert told == [
-        "MPI rank 1 was killed by signal 9; the job starts again, 1 of 9",
+        "MPI rank 1 was killed by signal 9; the job starts again, 1 of 9; nothing was committed, so that it begins "
+        "anew",
         "mpirun was killed by signal 9; the job starts again, 2 of 9",
     ]
 
