@@ -13,7 +13,7 @@ from coarse.errors import ConfigError, StorageError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.commits import NUM_SLOTS, Seen, slot_of
 from coarse.protocol.config import FOLDER, Config
-from coarse.storage.state_file import StateFile, StoredVersion
+from coarse.storage.state_file import StateFile, StoredVersion, read_version
 from coarse.transport.launcher import told_to_this_job
 
 _LOCK_S: Final = 10.0
@@ -83,14 +83,7 @@ class StateMemory:
     def of_other(self, worker: int, version: int) -> StoredVersion:
         """Return a version of another worker's, which that worker has found to be whole."""
         place = slot_of(version)
-        slot = StateFile(os.open(self._paths[worker][place], os.O_RDWR | os.O_CLOEXEC), self._named(worker, place))
-        try:
-            found = slot.read()
-        finally:
-            slot.close()
-        if found is None or found.number != version:
-            raise StorageError(f"version {version} in {self._named(worker, place)} was there and is gone; start again")
-        return found
+        return read_version(self._paths[worker][place], self._named(worker, place), version)
 
 
 def state_memory(config: Config, environ: Mapping[str, str], worker: int, num_workers: int) -> StateMemory | None:

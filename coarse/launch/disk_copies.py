@@ -15,7 +15,7 @@ from typing import Final
 
 from coarse.errors import ConfigError, StorageError
 from coarse.launch.state_memory import HeldMemory
-from coarse.storage.state_file import StateFile
+from coarse.storage.state_file import read_version
 
 _NAME = re.compile(r"version-(\d{10})")
 _WRITING: Final = "writing"
@@ -139,12 +139,6 @@ def _require_whole(folder: Path, num_workers: int) -> int:
     if names != {f"worker-{worker}" for worker in range(num_workers)}:
         raise StorageError(f"{folder} has states of {len(names)} workers, and the job has {num_workers}")
     for worker in range(num_workers):
-        slot = StateFile(os.open(folder / f"worker-{worker}", os.O_RDWR), str(folder / f"worker-{worker}"))
-        try:
-            found = slot.read()
-        finally:
-            slot.close()
-        if found is None or found.number != version:
-            raise StorageError(f"{folder}/worker-{worker} holds no version {version}")
+        read_version(folder / f"worker-{worker}", str(folder / f"worker-{worker}"), version)
     return version
 

@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -176,6 +177,22 @@ class StateFile:
             raise CapacityError(f"{self._where}: this process cannot map {nbytes} bytes ({error.strerror})") from None
         mapping.madvise(mmap.MADV_DONTFORK)
         self._bytes = np.frombuffer(mapping, np.uint8)
+
+
+def read_version(path: str | Path, where: str, number: int) -> StoredVersion:
+    """Return the version of a number from a slot that this process does not write.
+
+    Raises:
+        StorageError: it has another one, or none, or its bytes have another checksum.
+    """
+    slot = StateFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), where)
+    try:
+        found = slot.read()
+    finally:
+        slot.close()
+    if found is None or found.number != number:
+        raise StorageError(f"{where} has {f'version {found.number}' if found else 'no version'}, not {number}")
+    return found
 
 
 class BlockSums:
