@@ -48,12 +48,14 @@ class WarmRanks:
         assert isinstance(variables, dict)
         self._folder = tempfile.TemporaryDirectory(prefix="coarse-ranks-")
         self._path = f"{self._folder.name}/forks"
+        self._errors = Path(self._folder.name) / "errors"
         named = [*(f"?{module}" for module in modules), *self._further]
-        self._process = subprocess.Popen(
-            [sys.executable, str(_HERE / "server.py"), self._path, _ENTRY, *named],
-            env={**self._environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_HERE / "server.py"), self._path, _ENTRY, *named],
+                env={**self._environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                start_new_session=True,
+            )  # fmt: skip
 
     def socket_path(self) -> str | None:
         """Return where ranks are forked, None while nothing does that; a process that has ended is said, and left."""
@@ -63,15 +65,18 @@ class WarmRanks:
         if not self._listens and select.select([self._process.stdout], [], [], 0)[0]:
             self._listens = os.read(self._process.stdout.fileno(), len(_LISTENS)) == _LISTENS
         if self._process.poll() is not None or (not self._listens and self._has_ended()):
-            assert self._process.stderr is not None
-            last = self._process.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-            why = "".join(last)
-            tell(f"the process that imports for ranks has ended ({why or 'killed'}); they import themselves now")
+            was_killed = self._process.returncode < 0
+            why = "killed" if was_killed else self._last_word()
+            tell(f"the process that imports for ranks has ended ({why}); they import themselves now")
             self.close()
-            if not why and self._needs is not None:
+            if was_killed and self._needs is not None:
                 self.start(self._needs)
             return None
         return self._path if self._listens else None
+
+    def _last_word(self) -> str:
+        """The last line that it has written to standard error."""
+        return "".join(self._errors.read_text(errors="replace").strip().splitlines()[-1:])
 
     def _has_ended(self) -> bool:
         assert self._process is not None
