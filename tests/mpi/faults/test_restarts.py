@@ -100,6 +100,15 @@ def test_sharded_models_go_on(quiet, tmp_path, mode):
 
 
 @pytest.mark.test_all
+def test_accumulation_scaling_and_validation_go_on(quiet, tmp_path):
+    kinds = ("worker:2", "validation:0", "worker:4", "validation:1")
+    done = coarse_run(tmp_path, "accumulated", *kinds, options=("--restarts", "4"))
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == quiet("accumulated")
+    assert done.stderr.count("the job starts again") == len(kinds), done.stderr
+
+
+@pytest.mark.test_all
 def test_batches_that_processes_read_come_again(quiet, tmp_path):
     done = coarse_run(tmp_path, "coarse", "worker:3", "worker:9", options=("--restarts", "2"), READERS="2")
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,8 @@
 """A training with dropout, augmentation, an EMA and a scheduler, which disturbs itself: MODE FOLDER [KIND:STEP ...].
 
 At each start of the job the next KIND is killed at a STEP, by worker 1: a worker, device, watcher, mpirun, or what
-imports for ranks; "stops" stops worker 1, "raises" raises in it, "preempted" signals the launcher. Each worker writes a
+imports for ranks; "stops" stops worker 1, "raises" raises in it, "preempted" signals the launcher; "validation" kills
+worker 1 between two epochs. Each worker writes a
 digest of all that it has at its end.
 """
 
@@ -21,6 +22,8 @@ import coarse.torch as ct
 
 MODE, FOLDER, *DISTURBANCES = sys.argv[1:]
 EPOCHS, ROWS, BATCH = 2, 48, 4
+PASSES = 3 if MODE == "accumulated" else 1
+DATA_PARALLEL = MODE in ("coarse", "accumulated")
 DEVICE = os.environ.get("DEVICE", "cpu")
 
 
@@ -91,13 +94,14 @@ def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """The model and its optimizer, by the mode."""
     torch.manual_seed(5)
     blocks = [torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)]
-    if MODE == "coarse":
+    if DATA_PARALLEL:
         blocks.insert(1, torch.nn.BatchNorm1d(32))
     model = torch.nn.Sequential(*blocks).to(DEVICE)
-    if MODE == "coarse":
+    if DATA_PARALLEL:
         ct.broadcast_parameters(model.state_dict(), root_rank=0)
         inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        return model, ct.DistributedOptimizer(inner, named_parameters=model.named_parameters())
+        named = model.named_parameters()
+        return model, ct.DistributedOptimizer(inner, named_parameters=named, backward_passes_per_step=PASSES)
     model = ct.fully_shard(model, mode=MODE)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
 
@@ -106,28 +110,40 @@ def main() -> None:
     ct.init()
     seed_all(10 + ct.rank())
     model, optimizer = made()
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    scheduler = (
+        torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        if MODE == "accumulated" else torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    )  # fmt: skip
+    scaler = torch.amp.GradScaler("cpu", enabled=MODE == "accumulated", init_scale=8.0, growth_interval=2)
     sampler = DistributedSampler(Noisy(), num_replicas=ct.size(), rank=ct.rank())
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=sampler, num_workers=int(os.environ.get("READERS", "0")))
-    ema = {"ema": torch.optim.swa_utils.AveragedModel(model)} if MODE == "coarse" else {}
-    state = ct.Resumable(model=model, optimizer=optimizer, scheduler=scheduler, **ema)
+    ema = {"ema": torch.optim.swa_utils.AveragedModel(model)} if DATA_PARALLEL else {}
+    state = ct.Resumable(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, **ema)
     start = int(os.environ.get("COARSE_RESTARTS", os.environ.get("START", "0")))
     kind, _, at = DISTURBANCES[start].partition(":") if start < len(DISTURBANCES) else ("", "", "0")
     for epoch in state.epochs(EPOCHS):
         sampler.set_epoch(epoch)
         for rows, targets in state.batches(loader):
-            torch.nn.functional.mse_loss(model(rows.to(DEVICE)), targets.to(DEVICE)).backward()
-            optimizer.step()
+            loss = torch.nn.functional.mse_loss(model(rows.to(DEVICE)), targets.to(DEVICE))
+            scaler.scale(loss).backward()
+            if (state.batch + 1) % PASSES:
+                assert not state.commit()
+                continue
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad()
             for averaged in ema.values():
                 averaged.update_parameters(model)
             state.values["steps"] = state.values.get("steps", 0) + 1
-            if kind and ct.rank() == 1 and state.values["steps"] == int(at):
+            if kind != "validation" and kind and ct.rank() == 1 and state.values["steps"] == int(at):
                 disturb(kind)
             state.commit()
-        scheduler.step()
         state.values.setdefault("validated", []).append(float(torch.rand(())))
-    found = hashlib.sha256(repr((state.values, scheduler.get_last_lr(), torch.rand(2), np.random.rand())).encode())
+        if kind == "validation" and ct.rank() == 1 and epoch == int(at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        scheduler.step(*state.values["validated"][-1:] if MODE == "accumulated" else ())
+    ends = (state.values, scheduler.get_last_lr(), scaler.state_dict(), torch.rand(2), np.random.rand())
+    found = hashlib.sha256(repr(ends).encode())
     found.update(repr(torch.rand(3, device=DEVICE).tolist()).encode())
     for module in (model, *ema.values()):
         for tensor in [*module.parameters(), *module.buffers()]:
