@@ -7,7 +7,8 @@ _REFUSED_S = 0.5
 _OF_SIGNALS = 128
 """From which on a status says which signal ended the process."""
 _LAST_WORDS_S = 1.0
-"""What a rank that raised has to print its error, where the job ends at once."""
+"""What a rank that raised has to print its error, and the cause of another's end to become known, where the job ends at
+once."""
 _FAILED_S = 4.0
 """What the others have after a rank's bad end to hear of it, say why and end by themselves."""
 
@@ -134,9 +135,14 @@ class Departures:
         return 0 if rank is None else exit_status(self._failed[rank])
 
     def failure(self) -> Failure | None:
-        """The first rank that failed by itself; None where none did."""
+        """The first rank that failed by itself; None where none did.
+
+        One that follows another, of whose end nothing has come yet, has neither status nor error of its own.
+        """
         rank = self._first_failed()
-        return None if rank is None else Failure(rank, self._failed[rank], self._errors.get(rank))
+        if rank is None or rank in self._followed:
+            return None if rank is None else Failure(rank, None, None)
+        return Failure(rank, self._failed[rank], self._errors.get(rank))
 
     def unsaid_cause(self) -> str | None:
         """How the first rank that failed by itself ended, where it could not say so itself; None where all is said."""
@@ -184,7 +190,8 @@ class Departures:
             return None
         how = how_ended(self._ended[first]) if first in self._ended else "has raised an error"
         if self._at_once:
-            grace_s = 0.0 if first in self._ended else _LAST_WORDS_S
+            is_known = first in self._ended and first not in self._followed
+            grace_s = 0.0 if is_known else _LAST_WORDS_S
             return Verdict(f"MPI rank {first} {how}", exit_status(self._failed[first]) or 1, grace_s)
         return Verdict(
             f"MPI rank {first} {how}, and others have not ended in the {_FAILED_S:g} s since; the job ends",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coarse.launch.departures import Departures, Verdict
+from coarse.launch.departures import Departures, Failure, Verdict
 
 
 def starting(*events: tuple[str, int] | tuple[str, int, int | None]) -> Verdict | None:
@@ -176,3 +176,53 @@ def test_a_rank_that_nobody_saw_end_is_the_cause_where_others_follow_later():
     departures.on_follows(0)
     departures.on_ended(0, 1)
     assert departures.unsaid_cause() == "MPI rank 1 was ended"
+
+
+def ending(*events: tuple[str, int] | tuple[str, int, int | None], at_once: bool = True) -> Departures:
+    """Two workers and a device that have joined, of a job that ends at once where it dies."""
+    departures = Departures(3, frozenset({2}), at_once=at_once)
+    for rank in range(3):
+        departures.on_joined(rank)
+    for name, *values in events:
+        getattr(departures, f"on_{name}")(*values)
+    return departures
+
+
+def test_a_death_ends_the_job_at_once():
+    verdict = ending(("ended", 1, -9)).verdict()
+    assert verdict == Verdict("MPI rank 1 was killed by signal 9", 137, 0.0)
+
+
+def test_a_rank_that_raised_may_print_its_error():
+    departures = ending(("fails", 1, 1, 77))
+    assert departures.verdict() == Verdict("MPI rank 1 has raised an error", 1, 1.0)
+    departures.on_ended(1, 1)
+    assert departures.verdict() == Verdict("MPI rank 1 ended with status 1", 1, 0.0)
+    assert departures.failure() == Failure(1, 1, 77)
+
+
+def test_one_that_follows_is_no_failure_of_the_script_s_own_and_its_cause_is_waited_for():
+    departures = ending(("follows", 0), ("ended", 0, 1))
+    failure, verdict = departures.failure(), departures.verdict()
+    assert failure == Failure(0, None, None)
+    assert not failure.is_own
+    assert verdict is not None
+    assert verdict.grace_s == 1.0
+    departures.on_ended(1, -9)
+    assert departures.failure() == Failure(1, -9, None)
+    assert departures.verdict() == Verdict("MPI rank 1 was killed by signal 9", 137, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_own"),
+    [
+        (Failure(0, 1, 5), True),
+        (Failure(0, 1, 0), True),
+        (Failure(0, 3, None), True),
+        (Failure(0, -9, None), False),
+        (Failure(0, None, None), False),
+        (Failure(0, 143, None), False),
+    ],
+)
+def test_a_failure_of_the_script_s_own_is_one_that_may_come_again(failure, is_own):
+    assert failure.is_own is is_own
