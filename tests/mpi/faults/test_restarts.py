@@ -75,6 +75,7 @@ def test_a_worker_that_stops_for_ever_is_killed_and_the_job_goes_on(quiet, tmp_p
     assert "raised an error; the job starts again, 1 of 1" in done.stderr
 
 
+@pytest.mark.test_all
 def test_an_exception_before_the_first_commit_ends_the_job(tmp_path):
     done = coarse_run(tmp_path, "coarse", "raises:1", options=("--restarts", "5"))
     assert done.returncode == 1
