@@ -111,7 +111,7 @@ BUGS: dict[str, tuple[str, Callable[[], Any]]] = {
         "small", lambda: patch.object(keeping.Keeping, "_require_all_recorded", lambda self: self._peers.said)
     ),
     "one slot": ("small", lambda: patch.object(memory, "slot_of", lambda version: 0)),
-    "checksums are not read": ("small", lambda: patch.object(BreakingFile, "read", _unread_sums)),
+    "checksums are not read": ("small", lambda: patch.object(state_file.StateFile, "read", _unread_sums)),
     "the newest version of any worker": ("small", lambda: patch.object(keeping, "choose", _newest_of_any)),
     "the place in the loop is not kept": ("small", lambda: patch.object(passes.Passes, "put", _put_nothing)),
     "others' parts are not read": ("small", _reads_own_alone),
