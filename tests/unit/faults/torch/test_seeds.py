@@ -38,6 +38,16 @@ def test_an_optimizer_data_and_dropout_have_the_same_bits():
     assert sum(ends_alike(plan, seed, quiet) for seed in range(TORCH_SEEDS)) > TORCH_SEEDS
 
 
+@pytest.mark.test_all
+@pytest.mark.parametrize("first", range(0, 10_000, 2_000))
+def test_ten_thousand_seeds(first):
+    plans = [small(1), small(2), small(3), with_torch()]
+    quiet = [run(plan, None)[0] for plan in plans]
+    for seed in range(first, first + 2_000):
+        place = seed % len(plans)
+        ends_alike(plans[place], seed, quiet[place])
+
+
 def test_the_same_seed_does_the_same():
     traces: list[list[str]] = [[], []]
     for trace in traces:
