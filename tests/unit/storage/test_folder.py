@@ -1,6 +1,7 @@
 """Memory in files without a name, on the file systems that this machine has."""
 
 import os
+import tempfile
 
 import pytest
 
@@ -15,8 +16,12 @@ MIB = 1 << 20
 
 @pytest.fixture(params=["disk", "tmpfs"])
 def folder(request, tmp_path):
-    """A folder of the file system of pytest, and one of a tmpfs."""
-    return str(tmp_path) if request.param == "disk" else "/dev/shm"
+    """A folder of the file system of pytest, and one of a tmpfs; nobody else writes to either."""
+    if request.param == "disk":
+        yield str(tmp_path)
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
+        yield made
 
 
 def test_a_file_is_sparse_zero_and_never_has_a_name(folder):
