@@ -1,4 +1,4 @@
-"""What a rank has imported that takes long, so that ranks which start again are forked where it is imported already."""
+"""Modules of a rank that take long to import, so that ranks which start again are forked where they are imported."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whether two runs of one job have the same bits, by its settings: where not, going on would give another training."""
+"""Settings by which two runs of one job differ in bits: with those, going on would give another training."""
 
 from coarse.errors import ConfigError
 from coarse.protocol.commits import MOST_COMMUTATIVE

@@ -64,7 +64,7 @@ class HeldMemory:
 
     @property
     def told(self) -> str:
-        """What COARSE_STATE_MEMORY tells workers."""
+        """Text of COARSE_STATE_MEMORY, which workers read."""
         return f"/proc/{os.getpid()}/fd/{','.join(map(str, self._descriptors))}"
 
     def slots_of(self, version: int) -> list[int]:

@@ -199,7 +199,7 @@ class EmulateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultSettings:
-    """What survives the job's processes."""
+    """Memory that survives the job's processes."""
 
     memory: Annotated[str | None, Says(
         "`folder:PATH`: a folder of your own that keeps what `ct.Resumable` commits, for plain `mpirun`, `torchrun` "

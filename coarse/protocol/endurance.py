@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a job of `coarse run` outlives: the options of restarts, copies on disk and preemption."""
+"""Options of what a job of `coarse run` outlives: those of restarts, copies on disk and preemption."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,7 +9,7 @@ from coarse.protocol.fields import Says, check
 
 @dataclass(frozen=True, kw_only=True)
 class Endurance:
-    """What a job outlives, and how; see docs/faults.md."""
+    """Faults that a job outlives, and how; see docs/faults.md."""
 
     restarts: Annotated[int, Says(
         "How often the job may be started again when any of its processes dies: it goes on from what ct.Resumable has "

@@ -35,7 +35,7 @@ _POSITION: Final = "coarse.position"
 VALUES: Final = "coarse.values"
 """The part that holds the script's own values."""
 Ranges = list[tuple[int, int, int, int]]
-"""Of a slot's data: (number of the tensor, first byte within it, bytes, place in the data)."""
+"""Entries of a slot's data: (number of the tensor, first byte within it, bytes, place in the data)."""
 
 
 class Peers(Protocol):
@@ -273,7 +273,7 @@ def _script() -> str:
 
 
 def _kernels() -> str:
-    """What bits depend on beside the script."""
+    """Name the kernels, on which bits depend beside the script."""
     capability = torch.backends.cpu.get_cpu_capability()
     return f"torch {torch.__version__} with {torch.get_num_threads()} threads and {capability}"
 

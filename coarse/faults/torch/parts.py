@@ -35,7 +35,7 @@ class Taken(NamedTuple):
     """A part's state."""
 
     tree: Plain
-    """What JSON can hold; tensors stand in it by type and shape."""
+    """Values that JSON can hold; tensors stand in it by type and shape."""
     items: list[Item]
 
 

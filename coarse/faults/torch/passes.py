@@ -36,7 +36,7 @@ class Passes:
         self._is_kept = is_kept
         self._epoch: int | None = None
         self._num_passes = 0
-        """Of this epoch, those that have begun; of the script, where it has no epochs of ours."""
+        """Passes of this epoch that have begun; all of the script's, where it has no epochs of ours."""
         self._pass: _Pass[Any] | None = None
         self._back: dict[str, Plain] | None = None
         """Where the script was at the commit that it goes on from, until it is there again."""
@@ -62,11 +62,6 @@ class Passes:
     def batch(self) -> int | None:
         """Number of the batch at hand within its pass, from 0; None outside of one."""
         return None if self._pass is None else self._pass.taken - 1
-
-    @property
-    def epoch(self) -> int | None:
-        """Number of the epoch at hand, from 0; None outside of one."""
-        return self._epoch
 
     # --- loops
 
@@ -115,7 +110,7 @@ class Passes:
         return self.batches(range(num_steps))
 
     def _is_before(self, back: dict[str, Plain], number: int) -> bool:
-        """Whether a pass had ended when the commit was made."""
+        """Return whether a pass had ended when the commit was made."""
         done = back["passes"] - (back["pass"] is not None)
         return bool(self._epoch == back["epoch"] and number < done)
 
@@ -229,7 +224,7 @@ def _passed_over(source: Iterable[Item], count: int, tell: Callable[[str], None]
 
 
 def _reads_by_index(source: object, iterator: object) -> bool:
-    """Whether batches can be passed over without being read: torch's own loader, no workers, a dataset of indices."""
+    """Return whether batches can be passed over unread: torch's own loader, no workers, a dataset of indices."""
     loading = sys.modules.get("torch.utils.data.dataloader")
     single = getattr(loading, "_SingleProcessDataLoaderIter", None)
     if type(source) is not DataLoader or single is None or type(iterator) is not single:

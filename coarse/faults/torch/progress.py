@@ -1,4 +1,4 @@
-"""What rank 0 says of a restart, once its first step is made: the step gone on from, and how long each part took."""
+"""The word of rank 0 on a restart, once its first step is made: the step gone on from, and seconds of each part."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from coarse.protocol.clock import WallClock
 from coarse.transport.launcher import told_to_this_job
 
 RESTARTED = "COARSE_RESTARTED"
-"""By `coarse run`: seconds from the first sign of the end to the decision, from there until all processes had ended,
-and when that was, by the system's monotonic clock."""
+"""Variable of `coarse run`: seconds from the first sign of the end to the decision, from there until all processes had
+ended, and when that was, by the system's monotonic clock."""
 
 
 class Progress:
@@ -22,7 +22,7 @@ class Progress:
         self._made_s = self._clock.now_s()
         self._restored_s: float | None = None
         self._from_step = 0
-        self.is_first = True
+        self._is_first = True
         """True until the first commit of this process."""
 
     def on_restored(self, step: int) -> None:
@@ -31,9 +31,9 @@ class Progress:
 
     def on_commit(self, step: int) -> None:
         """A step is committed."""
-        if not self.is_first:
+        if not self._is_first:
             return
-        self.is_first = False
+        self._is_first = False
         told = told_to_this_job(os.environ).get(RESTARTED)
         if self._restored_s is None or told is None:
             return

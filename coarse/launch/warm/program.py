@@ -1,4 +1,4 @@
-"""What runs in a forked rank: the program that an interpreter would have been started with."""
+"""The program of a forked rank: what an interpreter would have been started with."""
 
 import os
 import runpy
