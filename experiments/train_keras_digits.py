@@ -59,7 +59,12 @@ def main(arguments: list[str] | None = None) -> None:
     keras.utils.set_random_seed(settings.seed)
     digits = load_digits(settings.seed)
     train = import_module(f"experiments.keras_digits.{settings.strategy}").train
-    finish(settings, train(settings, digits, [EpochLines(settings, len(digits.train.labels))]), options.out)
+    callbacks: list[keras.callbacks.Callback] = [EpochLines(settings, len(digits.train.labels))]
+    if "COARSE_RESTARTS" in os.environ:  # coarse run keeps what is committed
+        from tf_strategy import Resumable
+
+        callbacks.append(Resumable())
+    finish(settings, train(settings, digits, callbacks), options.out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ with strategy.scope():
 model.fit(dataset)                   # under mpirun, or coarse run
 
 Imports point one way, each file to those before it: versions, failures, private_names, private_keras; sums/; data/
-beside agreement/; extended; gradients beside draws; strategy.
+beside agreement/; extended; gradients beside draws; strategy; keeping; resumable.
 """
 
 import os
@@ -24,6 +24,7 @@ require_supported(
 require_tensorflow_backend(keras.config.backend())
 
 from tf_strategy.failures import cause_of  # noqa: E402
+from tf_strategy.resumable import Resumable  # noqa: E402
 from tf_strategy.strategy import CoarseStrategy  # noqa: E402
 
-__all__ = ["CoarseStrategy", "cause_of"]
+__all__ = ["CoarseStrategy", "Resumable", "cause_of"]

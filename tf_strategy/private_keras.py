@@ -1,18 +1,22 @@
 """The one file that knows Keras' private names; tests pin each to the versions supported."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+from keras.src.random.seed_generator import global_seed_generator
 from keras.src.saving import saving_lib
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from tf_strategy.private_names import callers, frames, local_value
 
+Callbacks = keras.callbacks
 _ROW_STATE = "rnn_state"
 """The name that keras.layers.RNN gives the variables of its states."""
 
@@ -107,6 +111,147 @@ def let_one_rank_save_within_a_scope() -> None:
             return thread.submit(found, obj_type).result()
 
     saving_lib.get_attr_skipset = functools.wraps(found)(found_alone)
+
+
+class Fit(NamedTuple):
+    """A call of `fit`, seen from one of its callbacks."""
+
+    batches: TFEpochIterator
+    callbacks: keras.callbacks.CallbackList
+    num_epochs: int
+
+
+def fit_under_way() -> Fit:
+    """Return the call of `fit` within which this is called."""
+    for frame in frames():
+        if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("self"), TensorFlowTrainer):
+            found = frame.f_locals
+            return Fit(found["epoch_iterator"], found["callbacks"], found["epochs"])
+    raise AssertionError("no fit is under way")
+
+
+def data_of(batches: TFEpochIterator) -> object:
+    """Return the distributed dataset of an iterator over epochs."""
+    return batches._distributed_dataset
+
+
+def validation_data_of(model: keras.Model) -> object | None:
+    """Return the distributed dataset of validation within `fit`, once it was used."""
+    batches = getattr(model, "_eval_epoch_iterator", None)
+    return None if batches is None else batches._distributed_dataset
+
+
+def is_of_arrays(batches: TFEpochIterator) -> bool:
+    """Return whether data were given as arrays, which Keras shuffles by itself."""
+    return isinstance(batches.data_adapter, ArrayDataAdapter)
+
+
+def draws_from_arrays(batches: TFEpochIterator) -> bool:
+    """Return whether Keras shuffles arrays."""
+    return is_of_arrays(batches) and bool(batches.data_adapter._shuffle)
+
+
+def begin_at(model: keras.Model, epoch: int | None) -> None:
+    """Have `fit` begin with an epoch, or as it is told to."""
+    model._initial_epoch = epoch
+
+
+class PlaceInFit(NamedTuple):
+    """Where `fit` is within its data."""
+
+    steps: int
+    """Steps of this epoch that were made."""
+    taken: int
+    """Batches that were taken from the iterator that is in use."""
+    num_batches: int | None
+    """Batches of an epoch, once Keras knows them."""
+
+
+def num_batches_known(batches: TFEpochIterator) -> int | None:
+    """Return how many batches an epoch has, once Keras knows that."""
+    found: int | None = batches._num_batches
+    return found
+
+
+def has_own_steps(batches: TFEpochIterator) -> bool:
+    """Return whether `fit` was given steps_per_epoch, so that one iterator goes on from epoch to epoch."""
+    return batches.steps_per_epoch is not None
+
+
+def pass_over(batches: TFEpochIterator, place: PlaceInFit, *, is_over: bool) -> None:
+    """Have the next epoch leave out the steps that were made, of data whose next iterator leaves out their batches.
+
+    Args:
+        is_over: the rest of the epoch is left out too.
+    """
+    enumerate_epoch = batches._enumerate_iterator
+    batches._num_batches = place.num_batches
+    if has_own_steps(batches):
+        batches._current_iterator = iter(batches._distributed_dataset)
+        batches._steps_seen = place.taken - place.steps
+
+    def rest() -> Iterator[tuple[int, int, Any]]:
+        batches._enumerate_iterator = enumerate_epoch
+        for begin, end, iterator in enumerate_epoch():
+            if end >= place.steps and not is_over:
+                yield begin, end, iterator
+
+    batches._enumerate_iterator = rest
+
+
+def traced_step(model: keras.Model) -> object | None:
+    """Return the tf.function that `fit` is about to call, traced for its data; None where it runs eagerly."""
+    function = model.train_function
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    if model.run_eagerly or "multi_step_on_iterator" not in cells:
+        return None
+    step: Any = cells["multi_step_on_iterator"].cell_contents
+    iterator = next(frame for frame in frames() if frame.f_code.co_name == "fit").f_locals["iterator"]
+    step.get_concrete_function(iterator)
+    return step
+
+
+def give_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
+    """Have the epoch that ends next take these logs for its last step's, should it have made none."""
+    logs_of = model._get_metrics_result_or_logs
+
+    def found(own: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        model._get_metrics_result_or_logs = logs_of
+        return logs_of(own or dict(logs))
+
+    model._get_metrics_result_or_logs = found
+
+
+_KEPT: dict[type, tuple[str, ...]] = {
+    Callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
+    Callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+    Callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
+    Callbacks.History: ("epoch", "history"),
+}
+"""Attributes in which callbacks of Keras' have what they have seen."""
+
+
+def seen_by(callback: keras.callbacks.Callback) -> dict[str, Any] | None:
+    """Return what one of Keras' callbacks has seen so far; None for one that keeps nothing."""
+    names = next((names for kind, names in _KEPT.items() if isinstance(callback, kind)), None)
+    return None if names is None else {name: getattr(callback, name) for name in names if hasattr(callback, name)}
+
+
+def set_seen(callback: keras.callbacks.Callback, seen: Mapping[str, Any]) -> None:
+    """Have one of Keras' callbacks have seen that."""
+    for name, value in seen.items():
+        setattr(callback, name, value)
+
+
+def global_seeds() -> keras.random.SeedGenerator | None:
+    """Return the generator from which Keras draws where no seed is given, if it has done so."""
+    found: keras.random.SeedGenerator | None = global_state.get_global_attribute("global_seed_generator")
+    return found
+
+
+def make_global_seeds() -> keras.random.SeedGenerator:
+    """Return that generator, made if there is none."""
+    return global_seed_generator()
 
 
 def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:

@@ -15,10 +15,12 @@ from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, distribute_utils, input_lib, values
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.reduce_util import ReduceOp
+from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.framework import random_seed
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.ops.stateful_random_ops import Generator
 from tensorflow.python.trackable.base import CheckpointInitialValue
@@ -30,16 +32,28 @@ _READERS = {
 }
 """The operations, but for their versions, whose files TensorFlow shares out."""
 
+_CALLS_OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+_STATEFUL_DRAWS = {
+    *("Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoisson", "RandomPoissonV2"),
+    *("RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "RngReadAndSkip", "RngSkip"),
+    *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2", "StatefulRandomBinomial", "TruncatedNormal"),
+    *("StatefulStandardNormal", "StatefulStandardNormalV2", "StatefulTruncatedNormal", "StatefulUniform"),
+    *("StatefulUniformFullInt", "StatefulUniformInt"),
+}
+
 __all__ = [
     "Generator",
     "MirroredExtended",
+    "PartDataset",
     "ReduceOp",
     "SyncOnReadVariable",
     "auto_sharded",
     "callers",
     "distributed",
     "draws_of",
+    "eager_draws",
     "frames",
+    "global_generator",
     "has_lent_memory",
     "has_replica_values",
     "initial_tensor",
@@ -52,12 +66,15 @@ __all__ = [
     "of_replica",
     "on_devices_of",
     "on_replica_write",
+    "operation_types_of",
     "per_replica",
     "random_seed",
     "regrouped",
+    "stateful_draws",
     "strays_written",
     "value_context",
     "variables_of_traced_functions",
+    "why_not_repeated",
     "written_in_traced_functions",
 ]
 
@@ -197,15 +214,55 @@ def auto_sharded(
     return part
 
 
+class PartDataset(input_lib.DistributedDataset):
+    """A worker's own dataset; it counts its iterators, since a shuffled one gives each another order."""
+
+    source: tf.data.Dataset
+    """The dataset as the script gave it."""
+    behind: Callable[[int], tf.data.Dataset]
+    """Returns the worker's part behind so many batches."""
+    num_iterators = 0
+    """Iterators that were made, outside of tf.functions."""
+    _num_skipped = 0
+    _cloned_datasets: list[tf.data.Dataset]
+
+    def go_on(self, iterator: int, num_skipped: int) -> None:
+        """Have the next iterator be the one of a number from 1, behind so many of its batches."""
+        while self.num_iterators < iterator - 1:
+            iter(self)
+        self._num_skipped = num_skipped
+
+    def __iter__(self) -> Any:  # noqa: ANN401
+        """Return an iterator."""
+        if not tf.executing_eagerly():
+            return super().__iter__()
+        self.num_iterators += 1
+        num_skipped, self._num_skipped = self._num_skipped, 0
+        if not num_skipped:
+            return super().__iter__()
+        whole = self._cloned_datasets
+        self._cloned_datasets = [self.behind(num_skipped)]
+        try:
+            return super().__iter__()
+        finally:
+            self._cloned_datasets = whole
+
+
 def distributed(
-    part: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy, num_batches: int
-) -> tf.distribute.DistributedDataset:
-    """A worker's own dataset as a DistributedDataset of this cardinality, whose iterators fetch nothing ahead."""
+    source: tf.data.Dataset,
+    behind: Callable[[int], tf.data.Dataset],
+    input_workers: object,
+    strategy: tf.distribute.Strategy,
+    num_batches: int,
+) -> PartDataset:
+    """A worker's own part of a dataset as a DistributedDataset of this cardinality, whose iterators fetch nothing
+    ahead; `behind` returns the part behind so many batches."""
+    part = behind(0)
     options = tf.distribute.InputOptions(
         experimental_fetch_to_device=False,
         experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
     )
-    whole = input_lib.DistributedDataset(
+    whole = PartDataset(
         input_workers,
         strategy,
         components=[part],
@@ -214,7 +271,49 @@ def distributed(
         options=options,
     )
     whole._cardinality = num_batches
+    whole.source, whole.behind = source, behind
     return whole
+
+
+def why_not_repeated(dataset: tf.data.Dataset) -> str | None:
+    """Return why an iterator that is made anew may not give the same elements in the same order; None if it does."""
+    types = _operation_types(dataset)
+    if "GeneratorDataset" in types:
+        return "its elements come from a generator of Python's, and nothing tells where that was"
+    if not types.isdisjoint(_CALLS_OF_PYTHON):
+        return "it calls functions of Python's, which may draw or count"
+    if draws := stateful_draws(types):
+        return f"it draws from TensorFlow's stateful random operations ({draws[0]})"
+    if any(operation.startswith("Assign") for operation in types):
+        return "it writes variables, as generators of Keras' and TensorFlow's do, some batches ahead of the training"
+    options = (one.options().deterministic for one in _all_within(dataset))
+    if any(one is False for one in options) or any(
+        getattr(one, "_deterministic", None) == "false" for one in _all_within(dataset)
+    ):
+        return "it has deterministic=False, so that elements come in any order"
+    return None
+
+
+def stateful_draws(types: set[str]) -> list[str]:
+    """Return which types of operations draw numbers from a state that no checkpoint has, in order of their names."""
+    return sorted(types & _STATEFUL_DRAWS)
+
+
+def operation_types_of(function: Any) -> set[str]:  # noqa: ANN401
+    """Return the types of all operations of a tf.function as traced so far, and of those that it calls."""
+    graphs = [concrete.graph for concrete in function._list_all_concrete_functions()]
+    return _types_within(graphs)
+
+
+def eager_draws() -> Any | None:  # noqa: ANN401
+    """Return the random.Random that seeds operations which run at once; None where no global seed was set."""
+    return getattr(context.context(), "_rng", None)
+
+
+def global_generator() -> Generator | None:
+    """Return tf.random's global generator, if anybody has asked for it."""
+    found: Generator | None = stateful_random_ops.global_generator
+    return found
 
 
 def draws_of(dataset: tf.data.Dataset) -> tuple[list[tuple[int, int]], bool]:
@@ -249,8 +348,11 @@ def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
 
 def _operation_types(dataset: tf.data.Dataset) -> set[str]:
     """The types of all operations in the functions of a dataset, and in those that these call."""
-    graphs = [function.function.graph for one in _all_within(dataset) for function in one._functions()]
-    graphs += [inner.graph for graph in graphs for inner in graph._functions.values()]
+    return _types_within([function.function.graph for one in _all_within(dataset) for function in one._functions()])
+
+
+def _types_within(graphs: list[FuncGraph]) -> set[str]:
+    graphs = [*graphs, *(inner.graph for graph in graphs for inner in graph._functions.values())]
     return {operation.type for graph in graphs for operation in graph.get_operations()}
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 import coarse
@@ -65,7 +66,8 @@ class CoarseStrategy(tf.distribute.Strategy):
         super().__init__(CoarseExtended(self, _device(), self._operations))
         self._rounds = rounds
         with tf.init_scope():  # a strategy may be made where a tf.function first needs it
-            share_seed(self._operations)
+            self.has_seed = share_seed(self._operations)
+            """True if the script had set TensorFlow's global seed before."""
         failures.name_causes_at_the_end()
         sum_before_optimizers()
         draw_apart()
@@ -91,6 +93,10 @@ class CoarseStrategy(tf.distribute.Strategy):
         """Within, variables are made for this strategy; errors of synchronisation come with their own types."""
         with failures.typed(), super().scope():
             yield self
+
+    def gather_bytes(self, blob: bytes) -> list[bytes]:
+        """Return all workers' bytes, in order of rank; all call it in one order, outside of tf.functions."""
+        return [array.tobytes() for array in self._rounds.gather(np.frombuffer(blob, np.uint8))]
 
     @contextmanager
     def transfers_recorded(self) -> Iterator[Recorder]:

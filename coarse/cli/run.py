@@ -18,7 +18,7 @@ from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.launch.cluster.rate import LinkRate, rate_from_text
 from coarse.launch.cluster.run import ClusterRun
-from coarse.launch.cluster.shape import MOST_NODES
+from coarse.launch.cluster.shape import MOST_NODES, shape_from_text
 from coarse.launch.departures import Departures
 from coarse.launch.mpirun import JobEnd, free_port, run_forwarding_signals, run_job
 from coarse.launch.restarts import run_with_restarts
@@ -26,7 +26,7 @@ from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.commits import MOST_COMMUTATIVE
-from coarse.protocol.config import BY_WALL, Config, EmulateSettings, load_config
+from coarse.protocol.config import BY_WALL, POOL, REPEATABLE_ROUTING, Config, EmulateSettings, load_config
 from coarse.protocol.endurance import Endurance
 from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import stated_partition
@@ -114,11 +114,11 @@ def run(
             counts = workers, None if cluster else devices, configured.launch.devices
             stated = chosen_partition(configured.partition, *counts)
             _require_room(configured, stated)
-            repeatable = policy or _repeatable_policy(configured, stated, endurance)
+            fixed = _repeatable(configured, cluster, stated) if endurance.is_asked else {}
             return TrainingRun(
                 script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
-                policy=repeatable, sharding=shards, strategy=strategy, emulate=emulate,
-                is_emulated=configured.emulate is not None, config_path=config_path, replaces=replaces,
+                policy=policy or fixed.get("policy"), routing=fixed.get("routing"), sharding=shards, strategy=strategy,
+                emulate=emulate, is_emulated=configured.emulate is not None, config_path=config_path, replaces=replaces,
             ), configured  # fmt: skip
 
         if modes is not None:
@@ -130,7 +130,7 @@ def run(
             raise typer.Exit(_run_here(request, configured, endurance, dry_run=dry_run, verbose=verbose))
         per_node = devices or (None if configured.partition else configured.launch.devices)
         in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=bool(configured.partition))
-        _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
+        _run_in_cluster(in_box, configured, endurance, dry_run=dry_run, verbose=verbose)
 
 
 def _emulated(asked: Asked) -> str | None:
@@ -216,15 +216,23 @@ def _require_restartable(configured: Config, endures: Endurance, cluster: str | 
             "--machine, or them",
             key="emulate",
         )
-    if endures.is_asked and cluster is not None:
-        raise ConfigError(f"--restarts, --keep and --resume make no nodes of --cluster {cluster} anew; leave one out")
+    if endures.preload is not None and cluster is not None:
+        raise ConfigError("--preload: ranks of nodes in a box are forked by no other process; leave it out")
 
 
-def _repeatable_policy(configured: Config, partition: str, endures: Endurance) -> str | None:
-    """The policy where nobody states one: with --restarts and its like, and more than two workers, a fixed one."""
-    is_default = "COARSE_POLICY" not in os.environ and configured.policy == Config().policy
-    many = stated_partition(partition).num_workers > MOST_COMMUTATIVE
-    return "devices" if endures.is_asked and many and is_default and configured.decision is None else None
+def _repeatable(configured: Config, cluster: str | None, partition: str) -> dict[str, str]:
+    """The policy and the routing by which more than two workers have the same bits again, where nobody states them."""
+    shape = None if cluster is None else shape_from_text(cluster, 1)
+    num_workers = stated_partition(partition).num_workers if shape is None else shape.num_workers
+    if num_workers <= MOST_COMMUTATIVE or configured.decision is not None:
+        return {}
+    fixed = {}
+    if "COARSE_POLICY" not in os.environ and configured.policy == Config().policy:
+        fixed["policy"] = "devices"
+    has_rings = configured.collective == "ring" or (shape is not None and shape.num_nodes > 1)
+    if has_rings and configured.routing == Config().routing:
+        fixed["routing"] = REPEATABLE_ROUTING
+    return fixed
 
 
 def _run_here(
@@ -259,9 +267,7 @@ def _run_again(request: TrainingRun, endures: Endurance) -> int:
         again = replace(request, meeting_port=free_port(), forked_at=forked_at)
         return run_job(again.argv(), os.environ, watch, at_once=end_others, told=told)
 
-    table = request.table
-    places = [table.places[table.devices[device]].memory for device in table.local_proxies]
-    return run_with_restarts(attempt, places, endures, os.environ)
+    return run_with_restarts(attempt, request.state_places, endures, os.environ)
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:
@@ -272,13 +278,15 @@ def _show(line: str, *, dry_run: bool, verbose: bool) -> None:
         print(f"coarse: {line}", file=sys.stderr, flush=True)
 
 
-def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool, verbose: bool) -> None:
+def _run_in_cluster(
+    nodes: ClusterRun, configured: Config, endures: Endurance, *, dry_run: bool, verbose: bool
+) -> None:
     if dry_run:
         for command in nodes.plan.commands():
             print(f"{command.place}: {shlex.join(command.argv)}")
     _show(f"{nodes.plan.head}: {shlex.join(nodes.argv())}", dry_run=dry_run, verbose=verbose)
     if not dry_run:
-        raise typer.Exit(nodes.run())
+        raise typer.Exit(nodes.run(endures, is_pooled=configured.faults.place == POOL))
 
 
 def _configured(chosen: Mapping[str, str | None], cluster: str | None, script: str | None) -> Config:

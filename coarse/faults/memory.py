@@ -4,7 +4,7 @@ user's."""
 import fcntl
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -14,34 +14,57 @@ from coarse.protocol.clock import WallClock
 from coarse.protocol.commits import NUM_SLOTS, Seen, slot_of
 from coarse.protocol.config import FOLDER, Config
 from coarse.storage.state_file import StateFile, StoredVersion, read_version
-from coarse.transport.launcher import told_to_this_job
+from coarse.transport.handed import ask_for_descriptors
+from coarse.transport.launcher import HANDED, told_to_this_job
 
 _LOCK_S: Final = 10.0
 """What processes of an earlier job have to end before their files are said to be in use."""
 _LOOK_S: Final = 0.05
 
 
+Open = Callable[[int, int], int]
+"""Returns a descriptor, which is the caller's to close, of a worker's slot of a number."""
+
+
+def opened_at(paths: Sequence[Sequence[str]]) -> Open:
+    """Return what opens slots by the paths of each worker's."""
+    return lambda worker, place: os.open(paths[worker][place], os.O_RDWR | os.O_CLOEXEC)
+
+
+def opened_in(folder: str) -> Open:
+    """Return what opens slots in a folder, and makes those that are missing."""
+    return lambda worker, place: os.open(_path_in(folder, worker, place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def handed_at(path: str) -> Open:
+    """Return what asks the launcher for slots, at a socket."""
+
+    def handed(worker: int, place: int) -> int:
+        descriptors = ask_for_descriptors(path, worker, NUM_SLOTS)
+        for other, descriptor in enumerate(descriptors):
+            if other != place:
+                os.close(descriptor)
+        return descriptors[place]
+
+    return handed
+
+
 class StateMemory:
     """A worker's two slots, and those of other workers that its node can read."""
 
-    def __init__(self, paths: Sequence[tuple[str, ...]], worker: int, *, is_folder: bool) -> None:
-        """`paths`: by worker those of its slots.
+    def __init__(self, opens: Open, worker: int, *, folder: str | None = None) -> None:
+        """`folder`: where the slots are files of the user's.
 
         Raises:
-            ConfigError: the folder is not the user's own.
             StorageError: another job uses the worker's files.
         """
-        self._paths = paths
-        self._worker = worker
-        self._is_folder = is_folder
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT * is_folder)
-        descriptors = [os.open(path, flags, 0o600) for path in paths[worker]]
+        self._opens, self._worker, self._folder = opens, worker, folder
         self._lock: int | None = None
-        if is_folder:
-            path = f"{os.path.dirname(paths[worker][0])}/worker-{worker}.lock"
+        if folder is not None:
+            path = f"{folder}/worker-{worker}.lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             _lock(self._lock, path)
-        self._slots = [StateFile(each, self._named(worker, place)) for place, each in enumerate(descriptors)]
+        self._slots = [StateFile(opens(worker, place), self._named(worker, place)) for place in range(NUM_SLOTS)]
 
     def close(self) -> None:
         """Give up this process's hold of the slots."""
@@ -52,7 +75,7 @@ class StateMemory:
             slot.close()
 
     def _named(self, worker: int, slot: int) -> str:
-        path = f" ({self._paths[worker][slot]})" * self._is_folder
+        path = "" if self._folder is None else f" ({_path_in(self._folder, worker, slot)})"
         return f"slot {slot} of worker {worker}'s state memory{path}"
 
     def slot(self, version: int) -> StateFile:
@@ -83,7 +106,7 @@ class StateMemory:
     def of_other(self, worker: int, version: int) -> StoredVersion:
         """Return a version of another worker's, which that worker has found to be whole."""
         place = slot_of(version)
-        return read_version(self._paths[worker][place], self._named(worker, place), version)
+        return read_version(self._opens(worker, place), self._named(worker, place), version)
 
 
 def state_memory(config: Config, environ: Mapping[str, str], worker: int, num_workers: int) -> StateMemory | None:
@@ -94,16 +117,20 @@ def state_memory(config: Config, environ: Mapping[str, str], worker: int, num_wo
         StorageError: a folder with files of another number of workers, or that another job uses.
     """
     if told := told_to_this_job(environ).get("COARSE_STATE_MEMORY"):
+        if told.startswith(HANDED):
+            return StateMemory(handed_at(told.removeprefix(HANDED)), worker)
         folder, _, numbers = told.rpartition("/")
         paths = [f"{folder}/{number}" for number in numbers.split(",")]
-        by_worker = [tuple(paths[i : i + NUM_SLOTS]) for i in range(0, len(paths), NUM_SLOTS)]
-        return StateMemory(by_worker, worker, is_folder=False)
+        return StateMemory(opened_at([paths[i : i + NUM_SLOTS] for i in range(0, len(paths), NUM_SLOTS)]), worker)
     if (stated := config.faults.memory) is None:
         return None
     folder = stated.removeprefix(FOLDER)
     _require_own(Path(folder), num_workers)
-    named = [tuple(f"{folder}/worker-{each}.{slot}" for slot in range(NUM_SLOTS)) for each in range(num_workers)]
-    return StateMemory(named, worker, is_folder=True)
+    return StateMemory(opened_in(folder), worker, folder=folder)
+
+
+def _path_in(folder: str, worker: int, slot: int) -> str:
+    return f"{folder}/worker-{worker}.{slot}"
 
 
 def _require_own(folder: Path, num_workers: int) -> None:

@@ -52,6 +52,10 @@ class DiskCopies:
         Raises:
             OSError: the disk is full, or cannot be written; what was there stays.
         """
+        with memory.lock:
+            return self._write(memory)
+
+    def _write(self, memory: HeldMemory) -> int:
         version = min(memory.versions())
         if version <= self.version:
             return self.version
@@ -139,6 +143,7 @@ def _require_whole(folder: Path, num_workers: int) -> int:
     if names != {f"worker-{worker}" for worker in range(num_workers)}:
         raise StorageError(f"{folder} has states of {len(names)} workers, and the job has {num_workers}")
     for worker in range(num_workers):
-        read_version(folder / f"worker-{worker}", str(folder / f"worker-{worker}"), version)
+        path = folder / f"worker-{worker}"
+        read_version(os.open(path, os.O_RDWR | os.O_CLOEXEC), str(path), version)
     return version
 

@@ -263,6 +263,10 @@ class JobEnd:
     """Seconds from the first sign of the end until processes were ended for it."""
     ended_s: float
     """Seconds from then until none was left."""
+    lost_nodes: tuple[str, ...] = ()
+    """Nodes that have ended, with all that ran on them."""
+    lost_workers: tuple[int, ...] = ()
+    """Workers of these nodes."""
 
 
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:

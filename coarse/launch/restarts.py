@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -69,12 +70,24 @@ class _Warming:
             self._ranks.end_ranks()
 
 
+def _told_by_files(memory: HeldMemory) -> AbstractContextManager[str]:
+    """Ranks open the files of this process."""
+    return nullcontext(memory.told)
+
+
 def run_with_restarts(
-    attempt: Attempt, places: Sequence[MemoryPlace], endures: Endurance, environ: Mapping[str, str]
+    attempt: Attempt,
+    places: Sequence[MemoryPlace],
+    endures: Endurance,
+    environ: Mapping[str, str],
+    *,
+    reach: Callable[[HeldMemory], AbstractContextManager[str]] = _told_by_files,
+    outlives_nodes: bool = True,
 ) -> int:
     """Run a job, start it again where it dies, and return its status.
 
-    `places`: by worker where its states are kept (see HeldMemory).
+    `places`: by worker where its states are kept (see HeldMemory). `reach`: within, ranks reach them by a text.
+    `outlives_nodes`: states of workers stay where their node is lost; else the newest copy on disk is gone on from.
 
     It is not started again where a signal to this launcher ended it, where a script raised, or ended with a status of
     its own, before the first commit, nor where it raises the same again at the same step. After the first commit a
@@ -84,8 +97,8 @@ def run_with_restarts(
         ConfigError: the folder for copies cannot be made, or has those of another run.
     """
     told = {"PYTHONHASHSEED": environ.get("PYTHONHASHSEED", _HASH_SEED)}
-    copies = None if endures.keep is None else DiskCopies(Path(endures.keep))
-    with HeldMemory(places) as memory:
+    copies = _copies_of(endures.keep)
+    with HeldMemory(places) as memory, reach(memory) as told["COARSE_STATE_MEMORY"]:
         if endures.resume is not None:
             source = DiskCopies(Path(endures.resume))
             if copies is not None and copies.folder.resolve() == source.folder.resolve():
@@ -101,7 +114,8 @@ def run_with_restarts(
             _Warming(memory, {**environ, **told}, endures.further) as warming,
             nullcontext() if copies is None else _Copying(copies, memory),
         ):
-            ended, why = _until_it_ends(attempt, memory, warming, endures.restarts, told)
+            lost = None if outlives_nodes else _Loss(memory, copies or _copies_of(endures.resume), len(places))
+            ended, why = _until_it_ends(attempt, memory, warming, endures.restarts, told, lost)
         written = _write_last(copies, memory) if copies is not None and ended.status else ""
     for text in (ended.said, why, written):
         if text:
@@ -110,19 +124,50 @@ def run_with_restarts(
     return endures.preempted_status if was_preempted else ended.status
 
 
+def _copies_of(folder: str | None) -> DiskCopies | None:
+    return None if folder is None else DiskCopies(Path(folder))
+
+
+class _Loss:
+    """Lost nodes, with whose memory their workers' states are gone."""
+
+    def __init__(self, memory: HeldMemory, copies: DiskCopies | None, num_workers: int) -> None:
+        self._memory, self._copies, self._num_workers = memory, copies, num_workers
+
+    def on_lost(self, ended: JobEnd) -> str:
+        """Have memory hold the newest copy on disk, and return what to tell of it; nothing had been committed: "".
+
+        Raises:
+            StorageError: there is no whole copy.
+        """
+        with self._memory.lock:
+            newest = max(self._memory.versions())
+            if self._copies is None or not newest:
+                self._memory.lose(ended.lost_workers)
+                if not newest:
+                    return ""
+                raise StorageError(
+                    "the states of its workers were lost with it, and there is no copy on disk; give --keep DIR, or "
+                    'have a pool that outlives nodes ([faults] place = "pool")'
+                )
+            self._memory.lose(range(self._num_workers))
+            version, wrong = self._copies.read(self._memory, self._num_workers)
+        passed_over = "".join(f"; passed over: {text}" for text in wrong)
+        again = f", and {newest - version} committed later are made again" if newest > version else ""
+        return f"; the job goes on from version {version} of {self._copies.folder}{again}{passed_over}"
+
+
 def _until_it_ends(
-    attempt: Attempt, memory: HeldMemory, warming: _Warming, most: int, told: dict[str, str]
+    attempt: Attempt, memory: HeldMemory, warming: _Warming, most: int, told: dict[str, str], loss: _Loss | None
 ) -> tuple[JobEnd, str]:
     """Start the job again and again; its last end, and why it is the last."""
     clock = WallClock()
     before: tuple[object, ...] | None = None
     for restarts in range(most + 1):
-        told_now = {**told, "COARSE_RESTARTS": str(restarts), "COARSE_STATE_MEMORY": memory.told}
-        ended = attempt(told_now, warming.socket_path(), warming.end_ranks)
+        ended = attempt({**told, "COARSE_RESTARTS": str(restarts)}, warming.socket_path(), warming.end_ranks)
         if not ended.status or ended.was_asked:
             return ended, ""
-        versions = memory.versions()
-        cause = _cause(ended)
+        versions, cause = memory.versions(), _cause(ended)
         if ended.failure is not None and ended.failure.is_own:
             now = (versions, ended.failure.error, ended.failure.status)
             if not min(versions):
@@ -130,6 +175,11 @@ def _until_it_ends(
             if now == before and ended.failure.error != 0:
                 return ended, f"{cause}, again at the same step; the job ends"
             before = now
+        if restarts < most and ended.lost_nodes and loss is not None:
+            try:
+                cause += loss.on_lost(ended)
+            except StorageError as error:
+                return replace(ended, status=1), f"{cause}; {error}"
         if restarts < most:
             anew = "" if min(versions) else "; nothing was committed, so that it begins anew"
             tell(f"{cause}; the job starts again, {restarts + 1} of {most}{anew}")
@@ -180,6 +230,8 @@ class _Copying:
 
 def _cause(ended: JobEnd) -> str:
     failure = ended.failure
+    if ended.lost_nodes:
+        return f"{' and '.join(ended.lost_nodes)} {'was' if len(ended.lost_nodes) == 1 else 'were'} lost"
     if failure is None:
         return f"mpirun {how_ended(ended.status if ended.status < 128 else 128 - ended.status)}"
     if failure.error is not None:

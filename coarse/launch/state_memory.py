@@ -1,7 +1,8 @@
 """Memory that outlives a job's processes: the launcher holds its descriptors, and it ends with the launcher."""
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -47,7 +48,10 @@ class HeldMemory:
         Raises:
             ConfigError: this machine has no such NUMA node or folder, or this user may not use it.
         """
+        self._places = places
         self._descriptors: list[int] = []
+        self.lock = threading.RLock()
+        """Held while slots are copied, or lost."""
         try:
             for place in places:
                 self._descriptors += [_file_in(place) for _ in range(NUM_SLOTS)]
@@ -66,6 +70,20 @@ class HeldMemory:
     def told(self) -> str:
         """Text of COARSE_STATE_MEMORY, which workers read."""
         return f"/proc/{os.getpid()}/fd/{','.join(map(str, self._descriptors))}"
+
+    def slots_of_worker(self, worker: int) -> list[int]:
+        """Return the descriptors of a worker's slots; IndexError where there is no such worker."""
+        if not 0 <= worker < len(self._places):
+            raise IndexError(worker)
+        return self._descriptors[worker * NUM_SLOTS : (worker + 1) * NUM_SLOTS]
+
+    def lose(self, workers: Iterable[int]) -> None:
+        """Have slots of these workers be empty and other files; while no rank runs."""
+        with self.lock:
+            for worker in workers:
+                for number in range(worker * NUM_SLOTS, (worker + 1) * NUM_SLOTS):
+                    os.close(self._descriptors[number])
+                    self._descriptors[number] = _file_in(self._places[worker])
 
     def slots_of(self, version: int) -> list[int]:
         """Return by worker the descriptor of the slot where a version goes."""

@@ -16,6 +16,7 @@ from coarse.launch.warm.ranks import stand_in_arguments
 from coarse.launch.watched import STARTUP
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
+from coarse.protocol.place import MemoryPlace
 from coarse.transport.launcher import environ_of_new_job
 
 DEVICE_MODULE = "coarse.launch.device"
@@ -42,6 +43,8 @@ class TrainingRun:
     """As in the configuration; it says how many ranks to start."""
     mode: str | None = None
     policy: str | None = None
+    routing: str | None = None
+    """Settings of [routing], as COARSE_ROUTING has them."""
     sharding: str | None = None
     strategy: str | None = None
     """Options of a strategy of one's own, as COARSE_STRATEGY has them."""
@@ -75,6 +78,11 @@ class TrainingRun:
     def table(self) -> PartitionTable:
         """What the partition makes of the ranks."""
         return stated_or_default(self.partition, self.hosts) if self.hosts else stated_partition(self.partition)
+
+    @property
+    def state_places(self) -> list[MemoryPlace]:
+        """By worker the place of the memory device that is local to it, in whose kind of memory its states are kept."""
+        return [self.table.places[self.table.devices[device]].memory for device in self.table.local_proxies]
 
     def light_ranks(self) -> frozenset[int]:
         """The ranks that only serve."""
@@ -141,6 +149,7 @@ class TrainingRun:
             "COARSE_PARTITION": self.partition,
             "COARSE_MODE": self.mode,
             "COARSE_POLICY": self.policy,
+            "COARSE_ROUTING": self.routing,
             "COARSE_SHARDING": self.sharding,
             "COARSE_STRATEGY": self.strategy,
             "COARSE_EMULATE": self.emulate,

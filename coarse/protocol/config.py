@@ -197,6 +197,12 @@ class EmulateSettings:
             )
 
 
+POOL = "pool"
+"""The place of states that outlive a node."""
+REPEATABLE_ROUTING = 'policy = "fixed", threshold_bytes = 65536, partition_bytes = 4194304'
+"""Routing of a job that is started again, as COARSE_ROUTING has it: rings begin at the same places each time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FaultSettings:
     """Memory that survives the job's processes."""
@@ -206,6 +212,11 @@ class FaultSettings:
         "and schedulers: on a tmpfs, a file system over CXL memory, or a disk. Without it "
         "`coarse run --restarts` keeps it in memory. See [faults.md](faults.md).",
         wanted="folder:PATH, such as folder:/dev/shm/my-run",
+    )] = None
+    place: Annotated[str | None, Says(
+        "`pool`: with `coarse run --cluster --restarts`, states of workers are in a pool of CXL memory that all nodes "
+        "share (emulated), so that they outlive a node; without it they are lost with their node.",
+        choices=(POOL,),
     )] = None
 
     def __post_init__(self) -> None:
@@ -352,20 +363,24 @@ def load_config(
     source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
 ) -> Config:
     """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the defaults; then
-    COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_SHARDING, COARSE_STRATEGY and COARSE_EMULATE override it."""
+    COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_SHARDING, COARSE_ROUTING, COARSE_STRATEGY and COARSE_EMULATE
+    override it."""
     if remark := skipped_file(source, environ):
         warnings.warn(remark, stacklevel=2)
     config = _config_given(source if source is not None else environ.get("COARSE_CONFIG") or Config())
     for key in ("partition", "mode", "policy", "sharding"):
         if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
+    if "COARSE_ROUTING" in environ:
+        stated = _options_in("COARSE_ROUTING", environ, 'policy = "fixed", threshold_bytes = 65536')
+        config = replace(config, routing=_routing_from(stated, lambda _: "COARSE_ROUTING"))
     if "COARSE_STRATEGY" in environ:
         options = _options_in("COARSE_STRATEGY", environ, "every = 8, lr = 0.7")
         config = replace(config, strategy={**config.strategy, **options})
     if "COARSE_EMULATE" in environ:
-        stated = {} if config.emulate is None else asdict(config.emulate)
-        stated |= _options_in("COARSE_EMULATE", environ, 'machine = "cxl-cz120", nodes = 1')
-        config = replace(config, emulate=from_mapping(EmulateSettings, stated, lambda _: "COARSE_EMULATE"))
+        before = {} if config.emulate is None else asdict(config.emulate)
+        emulated = before | dict(_options_in("COARSE_EMULATE", environ, 'machine = "cxl-cz120", nodes = 1'))
+        config = replace(config, emulate=from_mapping(EmulateSettings, emulated, lambda _: "COARSE_EMULATE"))
     return config
 
 

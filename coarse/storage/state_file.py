@@ -11,7 +11,6 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -179,13 +178,13 @@ class StateFile:
         self._bytes = np.frombuffer(mapping, np.uint8)
 
 
-def read_version(path: str | Path, where: str, number: int) -> StoredVersion:
-    """Return the version of a number from a slot that this process does not write.
+def read_version(descriptor: int, where: str, number: int) -> StoredVersion:
+    """Return the version of a number from a slot that this process does not write, and close its descriptor.
 
     Raises:
         StorageError: it has another one, or none, or its bytes have another checksum.
     """
-    slot = StateFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), where)
+    slot = StateFile(descriptor, where)
     try:
         found = slot.read()
     finally:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
+
+from coarse.generators import host_generators, set_host_generators
 
 Generators = dict[str, Any]
 """States of the generators that every script has, as plain values and tensors."""
@@ -15,13 +15,10 @@ Generators = dict[str, Any]
 
 def generators() -> Generators:
     """Return the states of the generators of torch (of each GPU too, where CUDA is in use), numpy and random."""
-    version, internal, gauss = random.getstate()
-    kind, keys, place, has_gauss, cached = np.random.get_state()
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "torch": torch.get_rng_state(),
-        "random": [version, np.array(internal, np.uint32), gauss],
-        "numpy": [kind, keys, place, has_gauss, cached],
+        **host_generators(),
         "cuda": on_gpus,
     }
 
@@ -29,10 +26,7 @@ def generators() -> Generators:
 def set_generators(states: Generators) -> None:
     """Put the generators where `generators` found them."""
     torch.set_rng_state(states["torch"])
-    version, internal, gauss = states["random"]
-    random.setstate((version, tuple(map(int, internal)), gauss))
-    kind, keys, *rest = states["numpy"]
-    np.random.set_state((kind, keys, *rest))
+    set_host_generators(states)
     for number, state in enumerate(states.get("cuda", ())):
         torch.cuda.set_rng_state(state, number)
 

@@ -16,6 +16,8 @@ _OF_ONE_JOB = (
     *("COARSE_STATE_MEMORY", "COARSE_RESTARTS", "COARSE_RESTARTED"),
 )
 """Variables by which a launcher of this project tells its ranks of their job, which COARSE_NAMESPACE names."""
+HANDED = "socket:"
+"""How COARSE_STATE_MEMORY begins where state memory is handed over at a Unix socket."""
 _OF_MPI = (
     *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_UNIVERSE_SIZE", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION"),
     *("OMPI_COMMAND", "OMPI_ARGV", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir", "OMPI_MCA_cpu_type"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import coarse
@@ -46,6 +49,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     num_workers = summary["workers"]
     way = summary["strategy"] if summary["mode"] is None else f"{summary['strategy']}, mode {summary['mode']}"
     lines = [
+        f"SHA-256 of the weights {summary['weights_sha256']}",
         f"{way}, workers: {num_workers}; {summary['steps']} steps",
         f"test accuracy {summary['test_accuracy']:.2%} on {summary['test_images']} digits ({summary['kind']})",
     ]
@@ -56,13 +60,20 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _sha256(weights: list[np.ndarray]) -> str:
+    found = hashlib.sha256()
+    for weight in weights:
+        found.update(np.ascontiguousarray(weight).tobytes())
+    return found.hexdigest()
+
+
 def finish(settings: DigitsTraining, trained: Trained, out: Path) -> None:
     """Compare all workers, count what was pushed, print the result on rank 0, and write this worker's document."""
     rank, num_workers = place()
     check_finite(trained.history["loss"], rank)
     found = pushed() if coarse.is_initialized() else Pushed(0, 0)
     num_steps = int(trained.model.optimizer.iterations.numpy())
-    if num_workers > 1:
+    if num_workers > 1 and os.environ.get("COARSE_RESTARTS", "0") == "0":  # else an earlier start has pushed, too
         check_pushed(found, num_steps, gradient_bytes(trained.model.trainable_variables), rank)
     weights = digest(trained.model.get_weights())
     ends = {"test accuracy": trained.test_accuracy, "loss": trained.history["loss"][-1], "weights": weights}
@@ -78,6 +89,7 @@ def finish(settings: DigitsTraining, trained: Trained, out: Path) -> None:
         "pushes": found.pushes,
         "pushed_bytes": found.nbytes,
         "weights_crc32": int(weights),
+        "weights_sha256": _sha256(trained.model.get_weights()),
     }
     if rank == 0:
         print(*summary_lines(summary), sep="\n", flush=True)

@@ -108,9 +108,9 @@ class EqualStarts:
 
     def _variables(self, others: Sequence[Any]) -> dict[int, tf.Variable]:
         """This rank's own variables by number: those watched, and below 0 others."""
-        found = {number: _local(variable) for number, variable in sorted(self._watched.items())}
+        found = {number: own_variable(variable) for number, variable in sorted(self._watched.items())}
         known = {id(variable) for variable in found.values()}
-        rest = enumerate(_local(variable) for variable in others)
+        rest = enumerate(own_variable(variable) for variable in others)
         found |= {-1 - number: variable for number, variable in rest if id(variable) not in known}
         return {number: variable for number, variable in found.items() if _has_value(variable)}
 
@@ -153,11 +153,11 @@ def listed(names: Sequence[str]) -> str:
 
 def _table(variables: Mapping[int, tf.Variable]) -> np.ndarray:
     """(n, 2) int64: each variable's number and digest, a CRC, which is four times as fast as blake2b."""
-    digests = [(number, _digest(_values(variable))) for number, variable in variables.items()]
+    digests = [(number, _digest(values_of(variable))) for number, variable in variables.items()]
     return np.array(digests, np.int64).reshape(-1, 2)
 
 
-def _values(variable: tf.Variable) -> np.ndarray:
+def values_of(variable: tf.Variable) -> np.ndarray:
     """What a variable has; read so that a function which is being traced does not take it for one that it needs."""
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype).numpy()
 
@@ -166,7 +166,7 @@ def _digest(array: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _local(variable: Any) -> Any:  # noqa: ANN401
+def own_variable(variable: Any) -> Any:  # noqa: ANN401
     """This process's own variable behind Keras' or the strategy's."""
     value = getattr(variable, "value", variable)
     return local_value(variable if callable(value) else value)

@@ -77,7 +77,7 @@ def distribute(
     split, part = _split(dataset, by, operations)
     whole = num_batches_of(dataset)
     num_batches = whole if split is DataSplit.BY_BATCHES or whole == INFINITE else num_batches_of(part)
-    return _agreed(part, split, num_batches, input_workers, strategy, operations)
+    return _agreed(dataset, part, split, num_batches, input_workers, strategy, operations)
 
 
 def from_function(
@@ -94,7 +94,7 @@ def from_function(
     )
     part = dataset_fn(context)
     _require_dataset(part, operations.rank)
-    return _agreed(part, DataSplit.AS_GIVEN, num_batches_of(part), input_workers, strategy, operations)
+    return _agreed(part, part, DataSplit.AS_GIVEN, num_batches_of(part), input_workers, strategy, operations)
 
 
 def num_batches_of(dataset: tf.data.Dataset) -> int:
@@ -141,6 +141,7 @@ def _by_files(
 
 
 def _agreed(
+    source: tf.data.Dataset,
     part: tf.data.Dataset,
     split: DataSplit,
     num_batches: int,
@@ -158,10 +159,13 @@ def _agreed(
         asks = must_ask(parts)
     except MismatchError as error:
         raise MismatchError(f"rank {operations.rank}: {error}") from None
-    part = owned(part)
-    if asks:
-        part = DataAgreement(allowed_behind(split)).asked(part)
-    return distributed(part, input_workers, strategy, UNKNOWN if asks else num_batches)
+    agreement, whole = DataAgreement(allowed_behind(split)) if asks else None, owned(part)
+
+    def behind(num_skipped: int) -> tf.data.Dataset:
+        rest = whole.skip(num_skipped) if num_skipped else whole
+        return rest if agreement is None else agreement.asked(rest)
+
+    return distributed(source, behind, input_workers, strategy, UNKNOWN if asks else num_batches)
 
 
 def _counted_by_keras() -> tuple[int, int]:
@@ -257,8 +261,8 @@ def _can_read(part: tf.data.Dataset) -> bool:
 # --- order
 
 
-def share_seed(operations: Operations) -> None:
-    """Let all ranks draw alike, who must shuffle alike to split alike.
+def share_seed(operations: Operations) -> bool:
+    """Let all ranks draw alike, who must shuffle alike to split alike; return whether the program has set the seed.
 
     They get one global seed of TensorFlow, unless the program has set it. Python's generator, and numpy's, is seeded
     anew on all where its states differ.
@@ -274,6 +278,7 @@ def share_seed(operations: Operations) -> None:
         random.seed(drawn)
     if len({row[4] for row in said}) > 1:
         np.random.seed(drawn)
+    return is_set
 
 
 def order_of(dataset: tf.data.Dataset) -> tuple[int, int, int, int]:

@@ -1,62 +1,23 @@
-"""Parts of a training script whose state is kept: what each has at a commit, and how it is put back.
-
-A part's state is a tree of plain values, as JSON holds it, with tensors beside it, each under a name.
-"""
+"""Parts of a torch script whose state is kept: what each has at a commit, and how it is put back."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from coarse.errors import CheckpointError, ConfigError
+from coarse.errors import ConfigError
+from coarse.faults.parts import Item, Part, PlainPart, Taken, another_model, require_same_tensors
+from coarse.plain import Plain
 from coarse.torch.ddp.optimizer import DistributedOptimizer
-from coarse.torch.groups.objects import Plain, blank, pack, unpack
+from coarse.torch.groups.objects import TENSORS, blank, pack, unpack
 from coarse.torch.own_state import kept_buffers
 from coarse.torch.tensors import signature
-
-Values = dict[str, Any]
-
-
-class Item(NamedTuple):
-    """A tensor of a part."""
-
-    name: str
-    tensor: torch.Tensor
-    is_alike: bool = False
-    """True if all workers have the same values after each step."""
-
-
-class Taken(NamedTuple):
-    """A part's state."""
-
-    tree: Plain
-    """Values that JSON can hold; tensors stand in it by type and shape."""
-    items: list[Item]
-
-
-class Part(Protocol):
-    """Something whose state is kept."""
-
-    def take(self) -> Taken:
-        """Return the state as it is now; tensors are the part's own."""
-        ...
-
-    def wanted(self, tree: Plain) -> list[torch.Tensor]:
-        """Return host tensors of the types and shapes that a kept tree has, in its order.
-
-        Raises:
-            CheckpointError: the tree is of another part.
-        """
-        ...
-
-    def put(self, tree: Plain, tensors: list[torch.Tensor]) -> None:
-        """Be as the kept state says; `tensors` are those of `wanted`, filled."""
-        ...
 
 
 class ModulePart:
@@ -80,14 +41,8 @@ class ModulePart:
 
     def wanted(self, tree: Plain) -> list[torch.Tensor]:
         own = [(item.name, _kind_of(item.tensor)) for item in self.take().items]
-        kept = [(name, [dtype, shape]) for name, dtype, shape in tree]
-        for place, (name, kind) in enumerate(own):
-            if place >= len(kept) or kept[place] != (name, kind):
-                came = "nothing more" if place >= len(kept) else _described(*kept[place])
-                raise _another_model(_described(name, kind), came)
-        if len(kept) > len(own):
-            raise _another_model("nothing more", _described(*kept[len(own)]))
-        return [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu") for _, (dtype, shape) in kept]
+        require_same_tensors(own, tree)
+        return [TENSORS.blank(kind) for _, kind in own]
 
     def put(self, tree: Plain, tensors: list[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -119,7 +74,7 @@ class OptimizerPart:
         own = [p for group in self._optimizer.param_groups for p in group["params"]]
         num_kept = sum(len(group["params"]) for group in kept["param_groups"])
         if num_kept != len(own):
-            raise _another_model(f"{self._name} of {len(own)} parameters", f"one of {num_kept}")
+            raise another_model(f"{self._name} of {len(own)} parameters", f"one of {num_kept}")
         numbers = [number for group in kept["param_groups"] for number in group["params"]]
         by_number = dict(zip(numbers, own, strict=True))
         for index, key in tree["sharded"]:
@@ -136,55 +91,6 @@ class OptimizerPart:
             loaded = states[parameter][key]
             if loaded.dtype != dtype:
                 states[parameter][key] = kept["state"][index][key].to(loaded.device)
-
-
-class StatefulPart:
-    """Whatever has `state_dict` and `load_state_dict`: a scheduler, a scaler, a counter."""
-
-    def __init__(self, name: str, stateful: Any) -> None:  # noqa: ANN401
-        self._name, self._stateful = name, stateful
-
-    def take(self) -> Taken:
-        return packed(self._stateful.state_dict(), self._name)
-
-    def wanted(self, tree: Plain) -> list[torch.Tensor]:
-        return blank(tree)
-
-    def put(self, tree: Plain, tensors: list[torch.Tensor]) -> None:
-        self._stateful.load_state_dict(unpack(tree, iter(tensors)))
-
-
-class GeneratorPart:
-    """A generator of torch's or numpy's that the script has made."""
-
-    def __init__(self, name: str, generator: torch.Generator | np.random.Generator) -> None:
-        self._name, self._generator = name, generator
-
-    def take(self) -> Taken:
-        return packed(generator_state(self._generator), self._name)
-
-    def wanted(self, tree: Plain) -> list[torch.Tensor]:
-        return blank(tree)
-
-    def put(self, tree: Plain, tensors: list[torch.Tensor]) -> None:
-        set_generator(self._generator, unpack(tree, iter(tensors)))
-
-
-class ValuesPart:
-    """The script's plain values; a dict that it may change between steps."""
-
-    def __init__(self, name: str, values: Values) -> None:
-        self._name, self._values = name, values
-
-    def take(self) -> Taken:
-        return packed(self._values, self._name)
-
-    def wanted(self, tree: Plain) -> list[torch.Tensor]:
-        return blank(tree)
-
-    def put(self, tree: Plain, tensors: list[torch.Tensor]) -> None:
-        self._values.clear()
-        self._values.update(unpack(tree, iter(tensors)))
 
 
 def part_of(name: str, what: object, alike: set[torch.Tensor], shared: set[int]) -> Part:
@@ -208,9 +114,9 @@ def part_of(name: str, what: object, alike: set[torch.Tensor], shared: set[int])
     if isinstance(what, torch.optim.Optimizer):
         return OptimizerPart(name, what, is_alike=id(what) in shared)
     if isinstance(what, torch.Generator | np.random.Generator):
-        return GeneratorPart(name, what)
+        return PlainPart(name, partial(generator_state, what), partial(set_generator, what), TENSORS)
     if callable(getattr(what, "state_dict", None)) and callable(getattr(what, "load_state_dict", None)):
-        return StatefulPart(name, what)
+        return PlainPart(name, what.state_dict, what.load_state_dict, TENSORS)  # type: ignore[attr-defined]
     raise TypeError(
         f"Resumable: {name!r} is a {type(what).__name__}; give a module, an optimizer, a generator of torch or numpy, "
         "or what has state_dict() and load_state_dict(), and put plain values into Resumable.values"
@@ -231,17 +137,6 @@ def require_sums_by_order(parts: Mapping[str, object]) -> None:
                 f"Resumable: {name!r} sums gradients as they come (mode odc, sum=\"float32\"), so that no two runs "
                 'have the same bits; take sum="int64"'
             )
-
-
-def packed(value: Plain, name: str) -> Taken:
-    """Return a plain value as a part's state.
-
-    Raises:
-        TypeError: it holds what is neither plain value nor tensor, with its name.
-    """
-    tensors: list[torch.Tensor] = []
-    tree = pack(value, tensors, name)
-    return Taken(tree, [Item(f"{name}/{number}", each) for number, each in enumerate(tensors)])
 
 
 def generator_state(generator: torch.Generator | np.random.Generator) -> Plain:
@@ -285,17 +180,6 @@ def shared_by_all(parts: Mapping[str, object]) -> tuple[set[torch.Tensor], set[i
     return alike, shared
 
 
-def _another_model(wanted: str, came: str) -> CheckpointError:
-    return CheckpointError(
-        f"the states that are kept are another model's: {wanted} was wanted, {came} came; go on with the script that "
-        "committed them, or begin anew with other memory"
-    )
-
-
-def _described(name: str, kind: list[Any]) -> str:
-    return f"{name} of {kind[0]}{kind[1]}"
-
-
 def _kind_of(tensor: torch.Tensor) -> list[Any]:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
 
@@ -331,15 +215,9 @@ def _sharded_like(parameter: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
     """Return a DTensor of this worker's shard, placed as a parameter is."""
     kind = sys.modules["torch.distributed.tensor"].DTensor
     if not is_sharded(parameter):
-        raise _another_model("a whole parameter", f"one of which each worker has a shard ({signature(shard)})")
+        raise another_model("a whole parameter", f"one of which each worker has a shard ({signature(shard)})")
     placed: torch.Tensor = kind.from_local(
         shard.to(parameter.device), parameter.device_mesh, parameter.placements,  # type: ignore[attr-defined]
         run_check=False, shape=parameter.shape, stride=parameter.stride(),
     )  # fmt: skip
     return placed
-
-
-def items_of(taken: Mapping[str, Taken]) -> Iterator[Item]:
-    """Yield all parts' tensors in their order."""
-    for each in taken.values():
-        yield from each.items

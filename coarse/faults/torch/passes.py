@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from coarse.errors import CheckpointError, ConfigError
 from coarse.faults.torch.parts import generator_state, set_generator
+from coarse.plain import Plain
 from coarse.protocol.clock import WallClock
-from coarse.torch.groups.objects import Plain
 from coarse.torch.own_state import generators, set_generators
 
 Item = TypeVar("Item")

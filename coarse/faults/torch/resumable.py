@@ -13,26 +13,33 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
 from coarse.errors import ConfigError
+from coarse.faults.keeping import Framework, Keeping, keeping_of_job
 from coarse.faults.memory import state_memory
-from coarse.faults.repeatable import require_repeatable
-from coarse.faults.torch.keeping import VALUES, Keeping, Place
-from coarse.faults.torch.parts import Part, ValuesPart, part_of, require_sums_by_order, shared_by_all
+from coarse.faults.parts import POSITION, VALUES, Part, PlainPart, values_part
+from coarse.faults.progress import Progress
+from coarse.faults.torch.parts import part_of, require_sums_by_order, shared_by_all
 from coarse.faults.torch.passes import Passes
-from coarse.faults.torch.progress import Progress
-from coarse.parallel.data.roll_call import RollCall
 from coarse.session import current
-from coarse.torch.groups.objects import Plain, allgather_object
-
-if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.runtime import Runtime
+from coarse.torch.groups.objects import TENSORS, allgather_object
 
 _Batch = TypeVar("_Batch")
-_RECORDED: Final = "coarse/faults/recorded"
+_REMEDY: Final = (
+    "broadcast parameters before the first step (ct.broadcast_parameters, ct.broadcast_optimizer_state)"
+)
+
+
+def kernels() -> str:
+    """Return the name of torch's kernels here."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"torch {torch.__version__} with {torch.get_num_threads()} threads and {capability}"
+
+
+FRAMEWORK: Final = Framework(tensors=TENSORS, kernels=kernels, remedy=_REMEDY)
 
 
 class Resumable:
@@ -67,7 +74,7 @@ class Resumable:
         """Plain values, tensors and arrays of the script's own, which are committed too."""
         alike, shared = shared_by_all(parts)
         made: dict[str, Part] = {name: part_of(name, what, alike, shared) for name, what in parts.items()}
-        made[VALUES] = ValuesPart("values", self.values)
+        made[VALUES] = values_part(self.values, TENSORS)
         optimizers = [what for what in parts.values() if isinstance(what, torch.optim.Optimizer)]
         self._counts_steps, self._has_stepped, self._steps = bool(optimizers), False, 0
         for optimizer in optimizers:
@@ -75,21 +82,17 @@ class Resumable:
         self._calls, self._has_told = 0, False
         told_by_one = self._tell if worker == 0 else _say_nothing
         self._progress = Progress(told_by_one)
-        nodes = runtime.placement.client_nodes
-        memory = state_memory(runtime.config, os.environ, worker, len(nodes))
+        memory = state_memory(runtime.config, os.environ, worker, runtime.placement.num_clients)
         self._passes = Passes(told_by_one, is_kept=memory is not None)
         self._keeping: Keeping | None = None
         if memory is None:
             return
         is_ddp = any(isinstance(what, torch.nn.parallel.DistributedDataParallel) for what in parts.values())
-        num_device_nodes = len(set(runtime.placement.device_nodes))
-        require_repeatable(runtime.config, runtime.strategy, len(nodes), num_device_nodes, is_ddp=is_ddp)
         require_sums_by_order(parts)
-        local = tuple(each for each, node in enumerate(nodes) if node == nodes[worker])
-        place = Place(worker=worker, num_workers=len(nodes), local=local)
-        self._keeping = Keeping(
-            made, self._passes, memory, _LivePeers(runtime), place, self._tell, every=every,
-            other_kernels=other_kernels,
+        made[POSITION] = PlainPart("the loader's state", self._passes.take, self._passes.put, TENSORS)
+        self._keeping = keeping_of_job(
+            runtime, made, memory, allgather_object, FRAMEWORK, self._tell, every=every, other_kernels=other_kernels,
+            is_ddp=is_ddp,
         )  # fmt: skip
         self._calls, self._steps = self._keeping.go_on()
         if self._calls:
@@ -165,30 +168,6 @@ class Resumable:
     def _tell(self, text: str) -> None:
         sys.stderr.write(f"coarse: {text}\n")
         sys.stderr.flush()
-
-
-class _LivePeers:
-    """The workers of a job; see Peers."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._roll = RollCall(runtime, _RECORDED)
-        runtime.require_client().before_leaving.append(self._roll.close)
-
-    def gather(self, value: Plain, name: str) -> list[Plain]:
-        """See Peers."""
-        return allgather_object(value, name)
-
-    def say(self, steps: int) -> None:
-        """See Peers."""
-        self._roll.ask(steps)
-
-    def said(self) -> list[int]:
-        """See Peers."""
-        if not self._roll.is_open:
-            return []
-        found: list[int] = self._roll.said().tolist()
-        self._roll.end()
-        return found
 
 
 def _say_nothing(_: str) -> None:

@@ -14,7 +14,6 @@ from coarse.launch.cluster.interfaces import Crossed, crossed
 from coarse.launch.cluster.plan import (
     AGENT,
     HOSTS,
-    LAUNCHER,
     NODE_INTERFACE,
     ClusterPlan,
     Command,
@@ -41,6 +40,7 @@ class ClusterBox:
         self.plan = plan
         self._opened = ExitStack()
         self._holders: dict[str, int] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._before: dict[str, Crossed] = {}
 
     def __enter__(self) -> Self:
@@ -58,10 +58,29 @@ class ClusterBox:
         """The command as it runs in the head, in this working directory."""
         return [*self._enter(self.plan.head), "env", f"--chdir={os.getcwd()}", *argv]
 
-    @property
-    def launcher_socket(self) -> str:
-        """The path, out here, of the socket that is LAUNCHER in there."""
-        return str(self._outside(LAUNCHER))
+    def outside(self, path: str) -> Path:
+        """A file that head and nodes share, as it is reached from here."""
+        return self._outside(path)
+
+    def lost_nodes(self) -> tuple[str, ...]:
+        """The nodes whose holder has ended, and with it all that ran on them."""
+        return tuple(node for node in self.plan.nodes if self._processes[node].poll() is not None)
+
+    def mend(self) -> None:
+        """Make the nodes anew that were lost, with empty memory.
+
+        Raises:
+            ClusterError: the head was lost, or the kernel refused a command.
+        """
+        if not (lost := self.lost_nodes()):
+            return
+        if self._processes[self.plan.head].poll() is not None:
+            raise ClusterError("the head of the cluster in a box was lost, and all nodes with it; start the job again")
+        for node in lost:
+            for command in self.plan.leaving_commands(node):
+                self._run(command)
+            self._add_node(node)
+        self._write_agent()
 
     def crossed(self) -> dict[str, Crossed]:
         """By node what has crossed its interface since the cluster was made; without nodes that are gone."""
@@ -81,15 +100,22 @@ class ClusterBox:
         self._outside(HOSTS).write_text(plan.hosts_text())
         for command in plan.head_commands():
             self._run(command)
-        shared = ("nsenter", f"--target={self._holders[plan.head]}", "--mount", "--")
+        self._opened = opened
         for node in plan.nodes:
-            holder = self._hold(opened, node, (*shared, *hold_argv(node, own_processes=True)))
-            for command in plan.node_commands(node, str(holder)):
-                self._run(command)
+            self._add_node(node)
+        self._write_agent()
+
+    def _add_node(self, node: str) -> None:
+        shared = ("nsenter", f"--target={self._holders[self.plan.head]}", "--mount", "--")
+        holder = self._hold(self._opened, node, (*shared, *hold_argv(node, own_processes=True)))
+        for command in self.plan.node_commands(node, str(holder)):
+            self._run(command)
+        self._before[node] = self._count(node)
+
+    def _write_agent(self) -> None:
         agent = self._outside(AGENT)
-        agent.write_text(plan.agent_text({node: str(self._holders[node]) for node in plan.nodes}))
+        agent.write_text(self.plan.agent_text({node: str(self._holders[node]) for node in self.plan.nodes}))
         agent.chmod(0o755)
-        self._before = {node: self._count(node) for node in plan.nodes}
 
     def _hold(self, opened: ExitStack, name: str, argv: Sequence[str]) -> int:
         """The process that has the namespaces of `name` until it is told to end, or this process is gone."""
@@ -105,7 +131,7 @@ class ClusterBox:
         if process.stdout.readline().strip() != b"holding":
             said = process.stderr.read().decode(errors="replace").strip()
             raise ClusterError(f"namespaces for {name} were wanted, but {argv[0]} said {said!r}: {_REMEDY}")
-        self._holders[name] = process.pid
+        self._holders[name], self._processes[name] = process.pid, process
         return process.pid
 
     def _run(self, command: Command) -> None:

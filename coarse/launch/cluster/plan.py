@@ -26,9 +26,14 @@ AGENT = f"{SHARED_FOLDER}/agent"
 HOSTS = f"{SHARED_FOLDER}/hosts"
 LAUNCHER = f"{SHARED_FOLDER}/launcher"
 """The socket at which ranks tell `coarse run` how far they have come."""
+STATES = f"{SHARED_FOLDER}/states"
+"""The socket at which `coarse run` hands ranks what keeps their states."""
 
 _BRIDGE = "switch"
 _SUBNET = "10.99.0"
+_HARDWARE = "02:00:0a:63:00:"
+"""How hardware addresses begin. They are stated, since hosts keep each other's for a minute: a node that is made anew
+has its old one, and the bridge, which takes that of a port otherwise, its own."""
 _HEAD_ADDRESS = f"{_SUBNET}.254"
 _PREFIX_BITS = 24
 
@@ -102,6 +107,7 @@ class ClusterPlan:
             ("ip", "link", "set", "lo", "up"),
             ("ip", "link", "add", _BRIDGE, "type", "bridge"),
             ("ip", "link", "set", _BRIDGE, "addrgenmode", "none"),
+            ("ip", "link", "set", _BRIDGE, "address", f"{_HARDWARE}fe"),
             ("ip", "address", "add", f"{_HEAD_ADDRESS}/{_PREFIX_BITS}", "dev", _BRIDGE),
             ("ip", "link", "set", _BRIDGE, "up"),
         )
@@ -121,14 +127,27 @@ class ClusterPlan:
             *self._end_of_link(self.head, port),
             Command(self.head, ("ip", "link", "set", port, "master", _BRIDGE, "up")),
             *self._end_of_link(node, NODE_INTERFACE),
+            Command(node, ("ip", "link", "set", NODE_INTERFACE, "address", self._hardware_address(node))),
             Command(node, ("ip", "address", "add", address, "dev", NODE_INTERFACE)),
             Command(node, ("ip", "link", "set", NODE_INTERFACE, "up")),
+        ]
+
+    def leaving_commands(self, node: str) -> list[Command]:
+        """What takes a node that has ended from the bridge, and empties its memory."""
+        own = f"{MEMORY_FOLDER}/{node}"
+        kept = _name(SHARED_FOLDER)
+        return [
+            Command(self.head, ("sh", "-c", f"ip link delete port{self.nodes.index(node) + 1} 2>/dev/null || true")),
+            Command(self.head, ("find", own, "-mindepth", "1", "-not", "-path", f"{own}/{kept}", "-delete")),
         ]
 
     def commands(self) -> list[Command]:
         """All commands in order, a node's name standing for the process that holds it."""
         joined = [command for node in self.nodes for command in self.node_commands(node, node)]
         return [*self.memory_commands(), *self.head_commands(), *joined]
+
+    def _hardware_address(self, node: str) -> str:
+        return f"{_HARDWARE}{self.nodes.index(node) + 1:02x}"
 
     def _end_of_link(self, place: str, interface: str) -> list[Command]:
         """Without IPv6, whose greetings would be counted, and within the rate."""

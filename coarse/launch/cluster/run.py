@@ -2,19 +2,25 @@
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from coarse.launch.cluster.box import ClusterBox
 from coarse.launch.cluster.interfaces import Crossed, NodeTraffic, carried_by_nodes, traffic_lines
-from coarse.launch.cluster.plan import LAUNCHER, ClusterPlan
+from coarse.launch.cluster.plan import LAUNCHER, STATES, ClusterPlan
 from coarse.launch.cluster.rate import LinkRate
 from coarse.launch.cluster.shape import hosts_of_ranks, require_shape, shape_from_text
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import run_forwarding_signals
+from coarse.launch.handing import DescriptorServer
+from coarse.launch.mpirun import JobEnd, run_forwarding_signals, run_job
+from coarse.launch.restarts import run_with_restarts
+from coarse.launch.state_memory import HeldMemory
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Doorstep, Watch
+from coarse.protocol.endurance import Endurance
 from coarse.protocol.partition_file import stated_partition
+from coarse.transport.launcher import HANDED
 
 
 class ClusterRun:
@@ -45,20 +51,55 @@ class ClusterRun:
         """The mpirun line, as it runs in the head."""
         return self._request.argv(self.plan.mpirun_options())
 
-    def run(self) -> int:
-        """Make the cluster, run the job to its end, print what crossed, and return mpirun's exit status.
+    def run(self, endures: Endurance, *, is_pooled: bool) -> int:
+        """Make the cluster, run the job to its end, print what crossed, and return its exit status.
+
+        Args:
+            is_pooled: states of workers outlive their node.
 
         Raises:
             ClusterError: this machine or user cannot make the cluster.
         """
-        request = self._request
         with ClusterBox(self.plan) as box:
-            departures = Departures(request.num_ranks, request.light_ranks())
-            watch = Watch(departures, Doorstep(bound=box.launcher_socket, told=LAUNCHER))
-            status = run_forwarding_signals(box.inside(self.argv()), os.environ, watch)
+            if endures.is_asked:
+                status, watch = self._run_again(box, endures, is_pooled=is_pooled)
+            else:
+                watch = self._watch(box, at_once=False)
+                status = run_forwarding_signals(box.inside(self.argv()), os.environ, watch)
             rows = self._traffic(box.crossed(), watch)
         print(*traffic_lines(rows, self.plan.rate.text if self.plan.rate else None), sep="\n", flush=True)
         return status
+
+    def _watch(self, box: ClusterBox, *, at_once: bool) -> Watch:
+        departures = Departures(self._request.num_ranks, self._request.light_ranks(), at_once=at_once)
+        bound = box.outside(LAUNCHER)
+        bound.unlink(missing_ok=True)
+        return Watch(departures, Doorstep(bound=str(bound), told=LAUNCHER))
+
+    def _run_again(self, box: ClusterBox, endures: Endurance, *, is_pooled: bool) -> tuple[int, Watch]:
+        """Start the job again when a process of it dies, or a node; its status, and who watched the last start."""
+        request = self._request
+        watches: list[Watch] = []
+
+        def attempt(told: Mapping[str, str], forked_at: str | None, end_others: Callable[[], None]) -> JobEnd:
+            box.mend()
+            watches.append(self._watch(box, at_once=True))
+            ended = run_job(box.inside(self.argv()), os.environ, watches[-1], at_once=end_others, told=told)
+            lost = box.lost_nodes()
+            ranks = [rank for rank, host in enumerate(request.hosts) if host in lost]
+            workers = tuple(worker for rank in ranks if (worker := request.table.client_of(rank)) is not None)
+            return replace(ended, lost_nodes=lost, lost_workers=workers)
+
+        @contextmanager
+        def reach(memory: HeldMemory) -> Iterator[str]:
+            with DescriptorServer(box.outside(STATES), memory.slots_of_worker):
+                yield f"{HANDED}{STATES}"
+
+        status = run_with_restarts(
+            attempt, request.state_places, replace(endures, cold=True), os.environ, reach=reach,
+            outlives_nodes=is_pooled,
+        )  # fmt: skip
+        return status, watches[-1]
 
     def _traffic(self, interfaces: dict[str, Crossed], watch: Watch) -> Sequence[NodeTraffic]:
         request, ranks = self._request, {}

@@ -1,129 +1,48 @@
-"""Plain values with tensors among them as bytes, and such values from one rank to all, and from all to all.
+"""Plain values with torch's tensors among them, from one rank to all, and from all to all."""
 
-Nothing is pickled: bytes from another rank can make no other objects than these.
-"""
-
-import json
-import sys
-from collections import OrderedDict
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from coarse import plain
+from coarse.plain import Plain
 from coarse.session import current
 from coarse.torch.groups.moving import allgather_async, broadcast_async_
 from coarse.torch.groups.process_sets import ProcessSet, global_process_set, members_of
 from coarse.torch.tensors import bytes_of, on_host
 
-Plain = Any
-"""None, a bool, number, string or bytes, an array or tensor, or a list, tuple, set or dict of these."""
-_KINDS: dict[str, type] = {
-    "list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict, "OrderedDict": OrderedDict,
-}  # fmt: skip
+
+class TorchTensors:
+    """Tensors of torch among plain values; see Tensors."""
+
+    def kind_of(self, value: object) -> list[Any] | None:
+        """See Tensors."""
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            return [str(value.dtype).removeprefix("torch."), list(value.shape)]
+        return None
+
+    def blank(self, kind: list[Any]) -> torch.Tensor:
+        """See Tensors."""
+        dtype, shape = kind
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+
+    def of_bytes(self, array: np.ndarray) -> torch.Tensor:
+        """See Tensors."""
+        return torch.from_numpy(array)
+
+    def bytes_of(self, tensor: torch.Tensor) -> np.ndarray:
+        """See Tensors."""
+        return bytes_of(on_host(tensor).contiguous())
 
 
-def pack(value: Plain, tensors: list[torch.Tensor], where: str = "state") -> Plain:
-    """A value as what JSON can hold; its tensors are appended to `tensors` and stand by type and shape.
-
-    Raises:
-        TypeError: something that is neither plain value nor tensor; `where` is the value's name for people.
-    """
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        tensors.append(value)
-        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-        array = np.ascontiguousarray(value)
-        tensors.append(torch.from_numpy(array.reshape(-1).view(np.uint8).copy()))
-        kind = "array" if isinstance(value, np.ndarray) else "number"
-        return {kind: [array.dtype.str, list(value.shape), array.nbytes]}
-    if isinstance(value, bytes | bytearray):
-        tensors.append(torch.frombuffer(bytearray(value) or bytearray(1), dtype=torch.uint8)[: len(value)])
-        return {"bytes": [type(value).__name__, len(value)]}
-    if type(value) is complex:
-        return {"complex": [value.real, value.imag]}
-    if type(value) in (list, tuple, set, frozenset):
-        return {type(value).__name__: [pack(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
-    if isinstance(value, dict):
-        items = [[pack(k, tensors), pack(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
-        return {"OrderedDict" if isinstance(value, OrderedDict) else "dict": items}
-    bases: tuple[Any, ...] = (int, float, str, list, tuple)
-    for base in bases:  # what is derived from one comes as that
-        if isinstance(value, base):
-            return pack(str.__str__(value) if base is str else base(value), tensors, where)
-    raise TypeError(
-        f"{where} is a {type(value).__name__}{_layout(value)}, and tensors, arrays and plain values alone travel "
-        "between ranks and into files: nothing is pickled; take it out, or send what it is made from"
-    )
-
-
-def _layout(value: object) -> str:
-    return f" of {value.layout}" if isinstance(value, torch.Tensor) else ""
-
-
-def blank(packed: Plain) -> list[torch.Tensor]:
-    """Tensors for the values of those that `pack` appended, in its order."""
-    if not isinstance(packed, dict):
-        return []
-    ((kind, content),) = packed.items()
-    match kind:
-        case "tensor":
-            dtype, shape = content
-            return [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")]
-        case "array" | "number" | "bytes":
-            return [torch.empty(content[-1], dtype=torch.uint8, device="cpu")]
-        case "complex":
-            return []
-        case "dict" | "OrderedDict":
-            return [tensor for key, value in content for tensor in (*blank(key), *blank(value))]
-        case _:
-            return [tensor for item in content for tensor in blank(item)]
-
-
-def unpack(packed: Plain, tensors: Iterator[torch.Tensor]) -> Plain:
-    """The value of what `pack` made, with tensors of those values."""
-    if not isinstance(packed, dict):
-        return packed
-    ((kind, content),) = packed.items()
-    match kind:
-        case "tensor":
-            return next(tensors)
-        case "array" | "number":
-            dtype, shape, _ = content
-            array = next(tensors).numpy().view(dtype).reshape(shape)
-            return array if kind == "array" else array[()]
-        case "bytes":
-            made = next(tensors).numpy().tobytes()
-            return bytearray(made) if content[0] == "bytearray" else made
-        case "complex":
-            return complex(*content)
-        case "dict" | "OrderedDict":
-            return _KINDS[kind]((unpack(key, tensors), unpack(value, tensors)) for key, value in content)
-        case _:
-            return _KINDS[kind](unpack(item, tensors) for item in content)
-
-
-def dumps(value: Plain, where: str) -> bytes:
-    """A value's bytes; TypeError for what `pack` refuses."""
-    tensors: list[torch.Tensor] = []
-    text = json.dumps(pack(value, tensors, where)).encode()
-    parts = [bytes_of(on_host(tensor).contiguous()).tobytes() for tensor in tensors]
-    return b"".join([len(text).to_bytes(8, sys.byteorder), text, *parts])
-
-
-def loads(blob: bytes) -> Plain:
-    """The value of what `dumps` made; its tensors are on the host."""
-    at = 8 + int.from_bytes(blob[:8], sys.byteorder)
-    packed = json.loads(blob[8:at])
-    tensors = blank(packed)
-    for tensor in tensors:
-        values = bytes_of(tensor)
-        values[:] = np.frombuffer(blob, np.uint8, values.nbytes, at)
-        at += values.nbytes
-    return unpack(packed, iter(tensors))
+TENSORS = TorchTensors()
+pack = partial(plain.pack, own=TENSORS)
+blank = partial(plain.blank, own=TENSORS)
+unpack = partial(plain.unpack, own=TENSORS)
+dumps = partial(plain.dumps, own=TENSORS)
+loads = partial(plain.loads, own=TENSORS)
 
 
 def broadcast_object(

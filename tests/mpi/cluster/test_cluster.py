@@ -320,6 +320,64 @@ def test_a_node_that_is_lost_ends_the_job_otherwise_than_well(untouched, tmp_pat
     assert not processes_in(namespaces_in(tmp_path))
 
 
+def disturbed(folder: Path, *options: str, how: str) -> tuple[int, str]:
+    """Status and output of a job of two nodes that commits; at step 20 the second is `lost`, or all `preempted`."""
+    command = [sys.executable, "-m", "coarse", "run", "--cluster", "2x1", *options]
+    with (folder / "printed").open("wb") as printed:
+        launcher = subprocess.Popen(
+            [*command, str(HERE / "cluster_commits.py")], cwd=REPOSITORY, stdout=printed, stderr=printed,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
+    until_s = time.perf_counter() + TIMEOUT_S
+    there = re.compile(r"second node in (net:\[\d+\]) at step (20|25|30)$", re.MULTILINE)
+    while not there.search((folder / "printed").read_text()):
+        assert time.perf_counter() < until_s, (folder / "printed").read_text()
+        assert launcher.poll() is None, (folder / "printed").read_text()
+        time.sleep(POLL_S)
+    node = re.findall(r"second node in (net:\[\d+\])", (folder / "printed").read_text())[-1]
+    lost = processes_in({node})
+    (holder,) = [pid for pid in lost if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"unshare\0")]
+    if how == "lost":
+        os.kill(holder, signal.SIGKILL)
+    else:
+        launcher.send_signal(signal.SIGTERM)
+    return launcher.wait(TIMEOUT_S), (folder / "printed").read_text()
+
+
+def sums_of(text: str) -> list[str]:
+    """What workers printed of their parameters."""
+    return sorted(re.findall(r"worker \d has \w{64}", text))
+
+
+def test_a_job_goes_on_where_a_node_is_lost_and_a_pool_has_its_states(untouched, tmp_path):
+    config = tmp_path / "pool.toml"
+    config.write_text('[faults]\nplace = "pool"\n')
+    status, text = disturbed(tmp_path, "--restarts", "2", "--config", str(config), how="lost")
+    assert status == 0, text
+    assert re.search(r"node2-\w+ was lost; the job starts again, 1 of 2", text)
+    went_on = re.search(r"went on from step (\d+);.* started ([\d.]+)", text)
+    assert went_on is not None, text
+    assert int(went_on[1]) >= 20
+    quiet = coarse_run("--workers", 2, "--devices", 2, HERE / "cluster_commits.py")
+    assert sums_of(text) == sums_of(quiet.stdout)
+    assert len(sums_of(text)) == 2
+
+
+@pytest.mark.test_all
+def test_a_job_goes_on_from_disk_where_a_node_is_lost_with_its_memory(untouched, tmp_path):
+    lost, text = disturbed(tmp_path, "--restarts", "2", how="lost")
+    assert lost == 1
+    assert "the states of its workers were lost with it, and there is no copy on disk" in text
+    keep = str(tmp_path / "kept")
+    preempted, text = disturbed(tmp_path, "--keep", keep, how="preempted")
+    assert preempted == 75, text
+    status, text = disturbed(tmp_path, "--restarts", "2", "--keep", keep, "--resume", keep, how="lost")
+    assert status == 0, text
+    assert re.search(r"was lost; the job goes on from version \d\d of .*/kept, and \d+ committed later", text)
+    quiet = coarse_run("--cluster", "2x1", HERE / "cluster_commits.py")
+    assert sums_of(text) == sums_of(quiet.stdout)
+
+
 @pytest.mark.test_all
 def test_two_clusters_at_once_do_not_meet(untouched, tmp_path):
     folders = [tmp_path / name for name in ("first", "second")]

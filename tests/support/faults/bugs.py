@@ -10,8 +10,8 @@ from unittest.mock import patch
 import numpy as np
 
 from coarse.errors import CoarseError
-from coarse.faults import memory
-from coarse.faults.torch import keeping, parts, passes
+from coarse.faults import keeping, memory
+from coarse.faults.torch import parts, passes
 from coarse.protocol.commits import Choice
 from coarse.storage import state_file
 from tests.support.faults.job import BreakingFile, Plan, is_storage_error_due, run

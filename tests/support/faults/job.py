@@ -20,12 +20,15 @@ import torch
 
 from coarse.errors import StorageError
 from coarse.faults import memory
-from coarse.faults.memory import StateMemory
-from coarse.faults.torch.keeping import VALUES, Keeping, Place
-from coarse.faults.torch.parts import Part, ValuesPart, part_of
+from coarse.faults.keeping import Keeping, Place
+from coarse.faults.memory import StateMemory, opened_at
+from coarse.faults.parts import POSITION, VALUES, Part, PlainPart, values_part
+from coarse.faults.torch.parts import part_of
 from coarse.faults.torch.passes import Passes
+from coarse.faults.torch.resumable import FRAMEWORK
 from coarse.protocol.commits import NUM_SLOTS
 from coarse.storage import state_file
+from coarse.torch.groups.objects import TENSORS
 from coarse.torch.own_state import generators, set_generators
 
 
@@ -138,13 +141,14 @@ class Worker:
         alike = {p for what in self.parts.values() if isinstance(what, torch.nn.Module) for p in what.parameters()}
         shared = {id(what) for what in self.parts.values() if isinstance(what, torch.optim.Optimizer)}
         made: dict[str, Part] = {name: part_of(name, what, alike, shared) for name, what in self.parts.items()}
-        made[VALUES] = ValuesPart("values", self.values)
+        made[VALUES] = values_part(self.values, TENSORS)
         self.passes = Passes(lambda _: None, is_kept=True)
+        made[POSITION] = PlainPart("the place", self.passes.take, self.passes.put, TENSORS)
         place = Place(
             worker=self.number, num_workers=meeting.num_workers, local=tuple(range(meeting.num_workers))
         )
         peers = SimulatedPeers(meeting, self.number)
-        self.keeping = Keeping(made, self.passes, memory, peers, place, lambda _: None)
+        self.keeping = Keeping(made, memory, peers, place, FRAMEWORK, lambda _: None)
         while True:
             with suppress(MustWait):
                 self.calls, _ = self.keeping.go_on()
@@ -218,7 +222,7 @@ def _until_the_end(
         for i in range(0, len(descriptors), NUM_SLOTS)
     ]
 
-    memories = [StateMemory(paths, worker.number, is_folder=False) for worker in workers]
+    memories = [StateMemory(opened_at(paths), worker.number) for worker in workers]
 
     def life(worker: Worker) -> Iterator[None]:
         torch.manual_seed(worker.number)

@@ -8,7 +8,7 @@ import pytest
 
 from coarse.errors import ConfigError, StorageError
 from coarse.faults import memory
-from coarse.faults.memory import StateMemory, state_memory
+from coarse.faults.memory import StateMemory, opened_at, state_memory
 from coarse.launch.state_memory import HeldMemory
 from coarse.protocol.commits import Seen
 from coarse.protocol.config import Config, FaultSettings
@@ -117,7 +117,7 @@ def test_states_lie_where_the_worker_s_device_is(tmp_path):
         files = [f"{folder}/{number}" for number in numbers.split(",")]
         assert os.readlink(files[0]).startswith(str(tmp_path))
         assert not list(tmp_path.iterdir())  # without a name
-        kept = StateMemory([(files[2], files[3])], 0, is_folder=False)
+        kept = StateMemory(opened_at([(files[2], files[3])]), 0)
         commit(kept, 1)
         data = kept.slot(1).read()
         assert data is not None

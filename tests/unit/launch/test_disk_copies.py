@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coarse.errors import ConfigError, StorageError
-from coarse.faults.memory import StateMemory
+from coarse.faults.memory import StateMemory, opened_at
 from coarse.launch import disk_copies
 from coarse.launch.disk_copies import DiskCopies
 from coarse.launch.state_memory import HeldMemory
@@ -30,7 +30,7 @@ def commit(memory: HeldMemory, version: int, *, workers=range(WORKERS)) -> None:
     paths = [f"{folder}/{number}" for number in numbers.split(",")]
     by_worker = [tuple(paths[i : i + 2]) for i in range(0, len(paths), 2)]
     for worker in workers:
-        kept = StateMemory(by_worker, worker, is_folder=False)
+        kept = StateMemory(opened_at(by_worker), worker)
         slot = kept.slot(version)
         data = slot.begin(1000, 2)
         data[:] = version * 16 + worker

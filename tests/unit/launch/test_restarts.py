@@ -1,7 +1,13 @@
 """When a job is started again, when not, and what is told of it."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 
+from coarse.errors import StorageError
 from coarse.launch import restarts
 from coarse.launch.departures import Failure
 from coarse.launch.mpirun import JobEnd
@@ -24,10 +30,36 @@ class Memory:
     def __exit__(self, *exc_info: object) -> None:
         pass
 
+    lock = nullcontext()
+
+    def lose(self, workers) -> None:
+        Memory.lost += [*workers]
+
     def versions(self) -> tuple[int, int]:
         return (Memory.version, Memory.version)
 
     version = 0
+    lost: ClassVar[list[int]] = []
+
+
+class Copies:
+    """A folder with a copy of a version that a test says, 0 for none."""
+
+    version = 0
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def make(self) -> None:
+        pass
+
+    def write(self, memory: Memory) -> int:
+        return 0
+
+    def read(self, memory: Memory, num_workers: int) -> tuple[int, list[str]]:
+        if not Copies.version:
+            raise StorageError("no whole copy")
+        return Copies.version, []
 
 
 def end(status: int, failure: Failure | None = None, *, was_asked: bool = False) -> JobEnd:
@@ -48,10 +80,12 @@ def run(monkeypatch):
     """Runs a job whose starts end as said, with versions recorded by then; returns its status, what starts were told,
     and what the user was."""
     monkeypatch.setattr(restarts, "HeldMemory", Memory)
+    monkeypatch.setattr(restarts, "DiskCopies", Copies)
+    monkeypatch.setattr(Memory, "lost", [])
     told: list[str] = []
     monkeypatch.setattr(restarts, "tell", told.append)
 
-    def run_job(*ends: tuple[int, JobEnd], most: int = 9):
+    def run_job(*ends: tuple[int, JobEnd], most: int = 9, keep: str | None = None, outlives_nodes: bool = True):
         waiting, seen = list(ends), []
 
         def attempt(variables, forked_at, end_others):
@@ -59,7 +93,8 @@ def run(monkeypatch):
             Memory.version, ended = waiting.pop(0)
             return ended
 
-        status = run_with_restarts(attempt, [Anywhere()] * 2, Endurance(restarts=most, cold=True), {})
+        endures = Endurance(restarts=most, cold=True, keep=keep)
+        status = run_with_restarts(attempt, [Anywhere()] * 2, endures, {}, outlives_nodes=outlives_nodes)
         assert not waiting
         return status, seen, told
 
@@ -105,3 +140,36 @@ def test_so_many_restarts_and_no_more(run):
 
 def test_whoever_asks_for_the_end_gets_it(run):
     assert run((5, end(130, KILLED.failure, was_asked=True)))[0] == 130
+
+
+LOST = replace(end(137, Failure(2, None, None)), lost_nodes=("node2",), lost_workers=(1,))
+
+
+def test_states_in_a_pool_outlive_their_node(run):
+    status, _, told = run((7, LOST), (9, WELL))
+    assert (status, Memory.lost) == (0, [])
+    assert told == ["node2 was lost; the job starts again, 1 of 9"]
+
+
+def test_the_copy_on_disk_is_gone_on_from_where_a_node_is_lost_with_its_memory(run, monkeypatch):
+    monkeypatch.setattr(Copies, "version", 4)
+    status, _, told = run((7, LOST), (9, WELL), keep="/kept", outlives_nodes=False)
+    assert (status, Memory.lost) == (0, [0, 1])
+    assert told == [
+        "node2 was lost; the job goes on from version 4 of /kept, and 3 committed later are made again; the job starts "
+        "again, 1 of 9"
+    ]
+
+
+@pytest.mark.parametrize(("keep", "words"), [(None, "is no copy on disk; give --keep"), ("/kept", "no whole copy")])
+def test_without_memory_and_copy_the_job_ends(run, keep, words):
+    status, seen, told = run((7, LOST), keep=keep, outlives_nodes=False)
+    assert (status, len(seen)) == (1, 1)
+    assert told[-1].startswith("node2 was lost")
+    assert words in told[-1]
+
+
+def test_a_node_that_is_lost_before_the_first_commit_costs_nothing(run):
+    status, _, told = run((0, LOST), (9, WELL), outlives_nodes=False)
+    assert (status, Memory.lost) == (0, [1])
+    assert told == ["node2 was lost; the job starts again, 1 of 9; nothing was committed, so that it begins anew"]

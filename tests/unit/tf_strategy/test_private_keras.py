@@ -206,3 +206,81 @@ def test_states_of_stateful_layers_are_told_from_other_variables_as_they_are_mad
             keras.Model(entry := keras.Input(batch_shape=shape), model(entry))
     assert [made[id(state.value)] for state in layer.states] == [True] * len(layer.states)
     assert {made[id(weight.value)] for weight in layer.trainable_variables} == {False}
+
+
+@pytest.fixture
+def fits(mirrored_strategy):
+    """A model, and what one of its callbacks sees of `fit` where training begins and before each batch."""
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    seen = []
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen.append(private_keras.fit_under_way())
+
+        def on_train_batch_begin(self, batch, logs=None):
+            seen.append((batch, private_keras.traced_step(self.model)))
+
+    return model, Looks(), seen
+
+
+def test_a_callback_finds_the_fit_that_calls_it_and_its_step_traced(fits):
+    model, looks, seen = fits
+    rows = np.ones((12, 3), np.float32)
+    model.fit(rows, rows[:, :1], batch_size=4, epochs=2, shuffle=False, callbacks=[looks], verbose=0)
+    fit, *steps = seen
+    assert fit.num_epochs == 2
+    assert looks in fit.callbacks.callbacks
+    assert private_keras.is_of_arrays(fit.batches)
+    assert not private_keras.draws_from_arrays(fit.batches)
+    assert private_keras.num_batches_known(fit.batches) == 3
+    assert not private_keras.has_own_steps(fit.batches)
+    assert isinstance(private_keras.data_of(fit.batches), tf.distribute.DistributedDataset)
+    assert [batch for batch, _ in steps] == [0, 1, 2, 0, 1, 2]
+    assert {"MatMul", "AssignSubVariableOp"} <= private_names.operation_types_of(steps[0][1])
+
+
+def test_fit_leaves_out_what_it_is_told_and_takes_the_logs_that_it_is_given(fits):
+    model, looks, seen = fits
+    rows = tf.data.Dataset.from_tensor_slices((np.ones((12, 3), np.float32), np.ones((12, 1), np.float32))).batch(4)
+
+    class GoesOn(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            fit = private_keras.fit_under_way()
+            private_keras.begin_at(self.model, 2)
+            private_keras.pass_over(fit.batches, private_keras.PlaceInFit(self.steps, self.steps, 3), is_over=False)
+            private_keras.give_logs(self.model, {"other": 1.5})
+
+    for steps, wanted in ((2, [2, 0, 1, 2]), (3, [0, 1, 2])):
+        goes_on = GoesOn()
+        goes_on.steps = steps
+        seen.clear()
+        history = model.fit(rows, epochs=4, shuffle=False, callbacks=[looks, goes_on], verbose=0)
+        private_keras.begin_at(model, None)
+        assert [batch for batch, _ in seen[1:]] == wanted
+        assert history.epoch == [2, 3]
+    assert history.history["other"] == [1.5]
+
+
+def test_what_callbacks_have_seen_is_in_attributes_that_exist():
+    callbacks = [
+        keras.callbacks.EarlyStopping(), keras.callbacks.ReduceLROnPlateau(), keras.callbacks.History(),
+        keras.callbacks.ModelCheckpoint("model.keras"),
+    ]  # fmt: skip
+    for callback in callbacks:
+        callback.on_train_begin()
+        names = private_keras._KEPT[type(callback)]
+        seen = private_keras.seen_by(callback)
+        assert seen is not None
+        assert set(seen) >= set(names) - {"best_epoch", "_current_epoch"}, type(callback)
+        private_keras.set_seen(callback, seen)
+    assert private_keras.seen_by(keras.callbacks.TerminateOnNaN()) is None
+
+
+def test_the_generator_without_a_seed_is_kept_among_keras_globals():
+    made = private_keras.make_global_seeds()
+    assert private_keras.global_seeds() is made
+    keras.random.normal([2])
+    assert private_keras.global_seeds() is made

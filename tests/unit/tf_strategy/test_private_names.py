@@ -5,6 +5,7 @@
 
 import ast
 import inspect
+import re
 
 import keras
 import numpy as np
@@ -233,7 +234,8 @@ def test_workers_read_disjoint_parts_of_global_batches_that_are_all_of_it(mirror
 
 def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
     workers = mirrored_strategy.extended._input_workers
-    whole = private_names.distributed(tf.data.Dataset.range(5).batch(2), workers, mirrored_strategy, 3)
+    part = tf.data.Dataset.range(5).batch(2)
+    whole = private_names.distributed(part, lambda _: part, workers, mirrored_strategy, 3)
     assert isinstance(whole, tf.distribute.DistributedDataset)
     assert int(whole.cardinality) == 3
     assert [private_names.local_value(batch).numpy().tolist() for batch in whole] == [[0, 1], [2, 3], [4]]
@@ -287,3 +289,59 @@ def test_operations_ask_for_their_seeds_where_they_are_replaced(monkeypatch):
     monkeypatch.setattr(private_names.random_seed, "get_seed", lambda op_seed: (3, 4))
     first, again = (tf.function(lambda: tf.random.normal([3]))() for _ in range(2))
     assert np.array_equal(first, again)
+
+
+NOTHING = tf.data.Dataset.range(4)
+COUNT = tf.Variable(0)
+NOT_REPEATED = {
+    "elements come from a generator": lambda: tf.data.Dataset.from_generator(
+        lambda: iter([1]), output_signature=tf.TensorSpec([], tf.int32)
+    ),
+    "calls functions of Python's": lambda: NOTHING.map(lambda n: tf.numpy_function(lambda m: m, [n], tf.int64)),
+    r"stateful random operations \(RandomUniform\)": lambda: NOTHING.map(lambda _: tf.random.uniform([])),
+    "writes variables": lambda: NOTHING.map(lambda _: COUNT.assign_add(1)),
+    "deterministic=False": lambda: NOTHING.map(lambda n: n, num_parallel_calls=2, deterministic=False),
+}
+
+
+@pytest.mark.parametrize("words", NOT_REPEATED)
+def test_a_dataset_that_does_not_repeat_itself_is_told(words):
+    found = private_names.why_not_repeated(NOT_REPEATED[words]().batch(2).prefetch(1))
+    assert found is not None
+    assert re.search(words.removeprefix("elements "), found), found
+
+
+def test_a_dataset_of_stateless_operations_repeats_itself():
+    dataset = tf.data.Dataset.zip((NOTHING.shuffle(4), tf.data.Dataset.random(seed=3)))
+    noisy = dataset.map(lambda n, seed: (n, tf.random.stateless_uniform([], [seed, n])), num_parallel_calls=2)
+    assert private_names.why_not_repeated(noisy.batch(2).cache()) is None
+
+
+def test_a_dataset_of_another_order_by_iterator_goes_on_where_it_was(mirrored_strategy):
+    def data():
+        tf.random.set_seed(3)
+        part = tf.data.Dataset.range(12).shuffle(12).batch(2)
+        workers = mirrored_strategy.extended._input_workers
+        return private_names.distributed(part, lambda count: part.skip(count), workers, mirrored_strategy, 6)
+
+    def read(iterator):
+        return [mirrored_strategy.experimental_local_results(batch)[0].numpy().tolist() for batch in iterator]
+
+    whole = data()
+    orders = [read(whole) for _ in range(3)]
+    assert whole.num_iterators == 3
+    assert orders[1] != orders[2]
+    later = data()
+    later.go_on(3, 4)
+    assert read(later) == orders[2][4:]
+    assert later.num_iterators == 3
+
+
+def test_the_seeds_of_what_runs_at_once_are_a_generator_of_python_s():
+    tf.random.set_seed(5)
+    state = private_names.eager_draws().getstate()
+    first = private_names.random_seed.get_seed(None)
+    assert private_names.random_seed.get_seed(None) != first
+    private_names.eager_draws().setstate(state)
+    assert private_names.random_seed.get_seed(None) == first
+    assert private_names.global_generator() is None or private_names.global_generator().state.shape.rank == 1

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from coarse.errors import CheckpointError, ConfigError
-from coarse.faults.torch.parts import Part, ValuesPart, part_of, shared_by_all
+from coarse.faults.parts import Part, values_part
+from coarse.faults.torch.parts import part_of, shared_by_all
+from coarse.torch.groups.objects import TENSORS
 
 
 def part(what: object, name: str = "it") -> Part:
@@ -110,7 +112,7 @@ def test_generators_of_the_script_go_on(make):
 
 def test_values_are_plain_and_named_where_they_are_not():
     values = {"loss": [1.5, None, "text"], "rows": np.arange(3), "seen": {2, 3}}
-    own, other = ValuesPart("values", values), ValuesPart("values", found := {})
+    own, other = values_part(values, TENSORS), values_part(found := {}, TENSORS)
     taken = own.take()
     tensors = other.wanted(taken.tree)
     for item, tensor in zip(taken.items, tensors, strict=True):

@@ -14,44 +14,27 @@ import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 
 from coarse.errors import CheckpointError, ConfigError, MismatchError, StorageError
 from coarse.faults.imports import imports
 from coarse.faults.memory import StateMemory
-from coarse.faults.torch.parts import Item, Part, Taken, items_of, packed
-from coarse.faults.torch.passes import Passes
+from coarse.faults.parts import OWN, Item, Part, Taken, items_of
+from coarse.faults.peers import LivePeers, Peers
+from coarse.faults.repeatable import require_repeatable
+from coarse.plain import Plain, Tensors
 from coarse.protocol.commits import Choice, choose
 from coarse.storage.state_file import BLOCK_BYTES, BlockSums, StoredVersion
-from coarse.torch.groups.objects import Plain, blank, unpack
-from coarse.torch.tensors import bytes_of, on_host
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
 
 _ALIGN_BYTES: Final = 64
 _COMPARED_EACH: Final = 100
-_POSITION: Final = "coarse.position"
-VALUES: Final = "coarse.values"
-"""The part that holds the script's own values."""
 Ranges = list[tuple[int, int, int, int]]
 """Entries of a slot's data: (number of the tensor, first byte within it, bytes, place in the data)."""
-
-
-class Peers(Protocol):
-    """The other workers."""
-
-    def gather(self, value: Plain, name: str) -> list[Plain]:
-        """Return all workers' values; all call it in one order."""
-        ...
-
-    def say(self, steps: int) -> None:
-        """Say that this worker has recorded its next version, behind so many steps."""
-        ...
-
-    def said(self) -> list[int]:
-        """Return what all said of the last version, once they have; [] where this worker has said nothing yet."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,30 +47,72 @@ class Place:
     """Workers of its node."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """The framework that trains."""
+
+    tensors: Tensors
+    kernels: Callable[[], str]
+    """Returns the name of the kernels, on which bits depend beside the script."""
+    remedy: str
+    """Advice where workers differ in what they should have alike."""
+
+
+def keeping_of_job(
+    runtime: Runtime,
+    parts: dict[str, Part],
+    memory: StateMemory,
+    gather: Callable[[Plain, str], list[Plain]],
+    framework: Framework,
+    tell: Callable[[str], None],
+    *,
+    every: int = 1,
+    other_kernels: bool = False,
+    is_ddp: bool = False,
+) -> Keeping:
+    """Return this worker's commits among those of a running job; see Keeping and require_repeatable.
+
+    Raises:
+        ConfigError: settings by which two runs differ in bits.
+    """
+    worker, nodes = runtime.client_index, runtime.placement.client_nodes
+    assert worker is not None
+    num_device_nodes = len(set(runtime.placement.device_nodes))
+    require_repeatable(runtime.config, runtime.strategy, len(nodes), num_device_nodes, is_ddp=is_ddp)
+    local = tuple(each for each, node in enumerate(nodes) if node == nodes[worker])
+    place = Place(worker=worker, num_workers=len(nodes), local=local)
+    peers = LivePeers(runtime, gather)
+    return Keeping(parts, memory, peers, place, framework, tell, every=every, other_kernels=other_kernels)
+
+
 class Keeping:
     """One worker's commits."""
 
     def __init__(
         self,
         parts: dict[str, Part],
-        passes: Passes,
         memory: StateMemory,
         peers: Peers,
         place: Place,
+        framework: Framework,
         tell: Callable[[str], None],
         *,
         every: int = 1,
         other_kernels: bool = False,
     ) -> None:
-        """`every`: at which calls of its commit a script commits, which all workers must state alike."""
-        self._parts, self._passes = parts, passes
+        """`parts` are put back in their order; `every`: at which calls of its commit a script commits, which all
+        workers must state alike."""
+        self._parts, self._framework = parts, framework
         self._memory, self._peers, self._place, self._tell = memory, peers, place, tell
-        self._statement = [f"every = {every}", *(f"the part {name!r}" for name in parts if name != VALUES)]
+        self._statement = [f"every = {every}", *(f"the part {name!r}" for name in parts if name not in OWN)]
         self._other_kernels = other_kernels
         self._version = 0
         self._has_room = False
         self._redone: tuple[int, StoredVersion] | None = None
         """A newer version than that gone on from, which this worker had recorded: it is made again, and compared."""
+
+    def _bytes(self, tensor: Any) -> np.ndarray:  # noqa: ANN401
+        return self._framework.tensors.bytes_of(tensor)
 
     # --- commits
 
@@ -96,7 +121,6 @@ class Keeping:
         again."""
         self._require_all_recorded()
         taken = {name: part.take() for name, part in self._parts.items()}
-        taken[_POSITION] = packed(self._passes.take(), "the loader's state")
         items = list(items_of(taken))
         if self._version % _COMPARED_EACH == 0:
             self._require_alike(items)
@@ -124,15 +148,14 @@ class Keeping:
 
     def _require_alike(self, items: list[Item]) -> None:
         """MismatchError where what all workers should have alike differs."""
-        own = [[item.name, zlib.crc32(_bytes(item.tensor).data)] for item in items if item.is_alike]
+        own = [[item.name, zlib.crc32(self._bytes(item.tensor).data)] for item in items if item.is_alike]
         all_sums = self._peers.gather(own, "coarse/faults/alike") if own else []
         for worker, other in enumerate(all_sums):
             for (name, mine), (_, theirs) in zip(own, other, strict=False):
                 if mine != theirs:
                     raise MismatchError(
                         f"rank {self._place.worker}: {name} differs between this worker and worker {worker}, and all "
-                        "workers should have it alike after a step; broadcast parameters before the first step "
-                        "(ct.broadcast_parameters, ct.broadcast_optimizer_state)"
+                        f"workers should have it alike after a step; {self._framework.remedy}"
                     )
 
     def _write(self, taken: dict[str, Taken], items: list[Item], calls: int, steps: int) -> None:
@@ -140,7 +163,8 @@ class Keeping:
         ranges, data_bytes = _ranges(items, place.local.index(place.worker), len(place.local))
         layout = json.dumps({
             "worker": place.worker, "workers": place.num_workers, "script": _script(),
-            "kernels": _kernels(), "imports": imports(), "calls": calls, "steps": steps, "ranges": ranges,
+            "kernels": self._framework.kernels(), "imports": imports(), "calls": calls, "steps": steps,
+            "ranges": ranges,
             "names": [item.name for item in items], "alike": [n for n, item in enumerate(items) if item.is_alike],
             "trees": {name: each.tree for name, each in taken.items()},
         }).encode()  # fmt: skip
@@ -151,7 +175,8 @@ class Keeping:
         data = slot.begin(data_bytes, len(layout))
         sums = BlockSums(data, slot.checksum)
         for number, first, nbytes, at in ranges:
-            _copy(items[number].tensor, first, data[at : at + nbytes], sums, at)
+            source = self._bytes(items[number].tensor)[first : first + nbytes]
+            _copy(source, data[at : at + nbytes], sums, at)
         sums.written_to(data_bytes)
         if self._redone is not None:
             self._compare_redone(layout, sums.sums, steps)
@@ -185,7 +210,7 @@ class Keeping:
         seen, whole = self._memory.found()
         layouts = {number: json.loads(version.layout) for number, version in whole.items()}
         counts = sorted({layout["workers"] for layout in layouts.values()})
-        steps = {number: layout["steps"] for number, layout in layouts.items()}
+        steps = [[number, layout["steps"]] for number, layout in layouts.items()]
         own = [list(seen.whole), list(seen.damaged), counts, steps, self._statement]
         all_seen = self._peers.gather(own, "coarse/faults/seen")
         self._require_same_statements([stated for *_, stated in all_seen])
@@ -200,17 +225,16 @@ class Keeping:
         self._version = choice.version
         if choice.version == 0:
             return 0, 0
-        self._require_same_steps([found[choice.version] for *_, found, _ in all_seen])
+        self._require_same_steps([dict(map(tuple, found))[choice.version] for *_, found, _ in all_seen])
         kept, layout = whole[choice.version], layouts[choice.version]
         self._require_same_job(layout)
         trees, names = layout["trees"], layout["names"]
-        if missing := sorted(self._parts.keys() ^ (trees.keys() - {_POSITION})):
+        if missing := sorted(self._parts.keys() ^ trees.keys()):
             raise CheckpointError(
-                f"the states that are kept have the parts {sorted(trees.keys() - {_POSITION, VALUES})}, and Resumable "
-                f"was given {sorted(self._parts.keys() - {VALUES})} ({missing[0]!r} differs); give the same parts"
+                f"the states that are kept have the parts {sorted(trees.keys() - OWN)}, and Resumable "
+                f"was given {sorted(self._parts.keys() - OWN)} ({missing[0]!r} differs); give the same parts"
             )
-        wanted = {name: self._parts[name].wanted(trees[name]) for name in trees if name != _POSITION}
-        wanted[_POSITION] = blank(trees[_POSITION])
+        wanted = {name: self._parts[name].wanted(trees[name]) for name in trees}
         tensors = [tensor for name in trees for tensor in wanted[name]]
         if len(tensors) != len(names):
             raise CheckpointError(f"the states that are kept have {len(names)} tensors, {len(tensors)} were expected")
@@ -219,7 +243,6 @@ class Keeping:
             self._read(stored, names, tensors, is_own=worker == self._place.worker)
         for name, part in self._parts.items():
             part.put(trees[name], wanted[name])
-        self._passes.put(unpack(trees[_POSITION], iter(wanted[_POSITION])))
         self._redone = (choice.version + 1, whole[choice.version + 1]) if choice.version + 1 in whole else None
         if self._redone is not None:  # its slot is written anew before it is compared
             number, before = self._redone
@@ -236,7 +259,7 @@ class Keeping:
                     f"worker {worker} alone; give the same on all workers, in one order"
                 )
 
-    def _read(self, stored: StoredVersion, names: list[str], tensors: list[torch.Tensor], *, is_own: bool) -> None:
+    def _read(self, stored: StoredVersion, names: list[str], tensors: list[Any], *, is_own: bool) -> None:
         """Fill tensors with what one worker's version has of them."""
         layout = json.loads(stored.layout)
         places = {name: place for place, name in enumerate(names)}
@@ -244,7 +267,7 @@ class Keeping:
         for number, first, nbytes, place in layout["ranges"]:
             if not is_own and number not in alike:
                 continue
-            target = bytes_of(tensors[places[layout["names"][number]]])
+            target = self._bytes(tensors[places[layout["names"][number]]])
             target[first : first + nbytes] = stored.data[place : place + nbytes]
 
     def _tell_passed_over(self, choice: Choice) -> None:
@@ -261,25 +284,16 @@ class Keeping:
                     f"the states that are kept are of another job: its {what} is {layout[what]!r}, and this one's is "
                     f"{own!r}; go on with that, or name an empty folder in [faults] memory"
                 )
-        if layout["kernels"] != _kernels() and not self._other_kernels:
+        kernels = self._framework.kernels()
+        if layout["kernels"] != kernels and not self._other_kernels:
             raise ConfigError(
-                f"the states that are kept were made by {layout['kernels']}, and here are {_kernels()}, whose sums may "
+                f"the states that are kept were made by {layout['kernels']}, and here are {kernels}, whose sums may "
                 "have other bits; go on with those, or say Resumable(other_kernels=True)"
             )
 
 
 def _script() -> str:
     return os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else ""
-
-
-def _kernels() -> str:
-    """Name the kernels, on which bits depend beside the script."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"torch {torch.__version__} with {torch.get_num_threads()} threads and {capability}"
-
-
-def _bytes(tensor: torch.Tensor) -> np.ndarray:
-    return bytes_of(on_host(tensor).contiguous())
 
 
 def _ranges(items: list[Item], place: int, count: int) -> tuple[Ranges, int]:
@@ -300,9 +314,8 @@ def _ranges(items: list[Item], place: int, count: int) -> tuple[Ranges, int]:
     return ranges, at
 
 
-def _copy(tensor: torch.Tensor, first: int, target: np.ndarray, sums: BlockSums, place: int) -> None:
-    """Copy a range of a tensor's bytes to a place of the data, a MiB at a time with its checksum."""
-    source = _bytes(tensor)[first : first + len(target)]
+def _copy(source: np.ndarray, target: np.ndarray, sums: BlockSums, place: int) -> None:
+    """Copy bytes to a place of the data, a MiB at a time with its checksum."""
     for begin in range(0, len(target), BLOCK_BYTES):
         end = min(begin + BLOCK_BYTES, len(target))
         target[begin:end] = source[begin:end]
