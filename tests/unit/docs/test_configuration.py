@@ -41,7 +41,7 @@ def test_the_file_in_the_page_states_the_defaults(tmp_path):
     routing = dataclasses.replace(config.routing, profile_every_steps=None)
     assert config.launch == Launch(devices=2, hosts=("node1", "node2"))
     assert config.pool == PoolSettings(path="/dev/dax1.0")
-    assert config.faults == FaultSettings(memory="folder:/dev/shm/my-run")
+    assert config.faults == FaultSettings(memory="folder:/dev/shm/my-run", place="pool")
     tables = {"launch": Launch(), "pool": None, "faults": FaultSettings()}
     stated = dataclasses.replace(config, routing=routing, **tables).to_mapping()
     assert set(re.findall(r"^(\w+) = ", toml, re.MULTILINE)) == {
