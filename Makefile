@@ -150,7 +150,7 @@ bench-faults: $(INSTALLED)
 
 # Half an hour of kills: the same hash, and nothing left behind.
 soak: $(INSTALLED)
-	$(BIN)/python -m tests.support.faults --seeds 25000
+	$(BIN)/python -m tests.support.faults --seeds 20000
 	$(BIN)/python experiments/chaos.py --runs 20 --every 6 -- $(BIN)/coarse run --workers 2 --devices 2 --restarts 100 \
 	    experiments/train_gpt.py
 

@@ -68,12 +68,16 @@ class DiskCopies:
                     return self.version
                 for worker, descriptor in enumerate(descriptors):
                     _copy(descriptor, unfinished / f"worker-{worker}")
+            _require_whole(unfinished, version, len(memory.slots_of(version)))  # else the copy before stays
             for path in unfinished.iterdir():
                 _sync(path)
             _sync(unfinished)
             unfinished.replace(self.folder / f"version-{version:010d}")
             self.version = version
             _sync(self.folder)
+        except StorageError:  # a slot's bytes have changed, which whoever goes on from them is told
+            shutil.rmtree(unfinished, ignore_errors=True)
+            return self.version
         except OSError:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
@@ -90,7 +94,8 @@ class DiskCopies:
         wrong: list[str] = []
         for folder in self._found():
             try:
-                version = _require_whole(folder, num_workers)
+                version = int(_NAME.fullmatch(folder.name)[1])  # type: ignore[index]
+                _require_whole(folder, version, num_workers)
             except (StorageError, OSError) as error:
                 wrong.append(str(error))
                 continue
@@ -136,14 +141,12 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _require_whole(folder: Path, num_workers: int) -> int:
-    """The version of a copy; StorageError where it is torn, or of another number of workers."""
-    version = int(_NAME.fullmatch(folder.name)[1])  # type: ignore[index]
+def _require_whole(folder: Path, version: int, num_workers: int) -> None:
+    """StorageError where a copy of a version is torn, or of another number of workers."""
     names = {path.name for path in folder.iterdir()}
     if names != {f"worker-{worker}" for worker in range(num_workers)}:
         raise StorageError(f"{folder} has states of {len(names)} workers, and the job has {num_workers}")
     for worker in range(num_workers):
         path = folder / f"worker-{worker}"
         read_version(os.open(path, os.O_RDWR | os.O_CLOEXEC), str(path), version)
-    return version
 

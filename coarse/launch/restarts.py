@@ -114,7 +114,7 @@ def run_with_restarts(
             _Warming(memory, {**environ, **told}, endures.further) as warming,
             nullcontext() if copies is None else _Copying(copies, memory),
         ):
-            lost = None if outlives_nodes else _Loss(memory, copies or _copies_of(endures.resume), len(places))
+            lost = None if outlives_nodes else NodeLoss(memory, copies or _copies_of(endures.resume), len(places))
             ended, why = _until_it_ends(attempt, memory, warming, endures.restarts, told, lost)
         written = _write_last(copies, memory) if copies is not None and ended.status else ""
     for text in (ended.said, why, written):
@@ -128,7 +128,7 @@ def _copies_of(folder: str | None) -> DiskCopies | None:
     return None if folder is None else DiskCopies(Path(folder))
 
 
-class _Loss:
+class NodeLoss:
     """Lost nodes, with whose memory their workers' states are gone."""
 
     def __init__(self, memory: HeldMemory, copies: DiskCopies | None, num_workers: int) -> None:
@@ -158,7 +158,7 @@ class _Loss:
 
 
 def _until_it_ends(
-    attempt: Attempt, memory: HeldMemory, warming: _Warming, most: int, told: dict[str, str], loss: _Loss | None
+    attempt: Attempt, memory: HeldMemory, warming: _Warming, most: int, told: dict[str, str], loss: NodeLoss | None
 ) -> tuple[JobEnd, str]:
     """Start the job again and again; its last end, and why it is the last."""
     clock = WallClock()

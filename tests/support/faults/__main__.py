@@ -7,7 +7,7 @@ import sys
 from coarse.errors import StorageError
 from tests.support.faults.bugs import BUGS, seeds_to_find
 from tests.support.faults.job import is_storage_error_due, run
-from tests.support.faults.trainings import small, with_torch
+from tests.support.faults.trainings import on_nodes, small, with_torch
 
 
 def main() -> int:
@@ -21,7 +21,8 @@ def main() -> int:
             print(f"{seeds_to_find(bug, small(2) if training == 'small' else with_torch())!s:>5}  {bug}", flush=True)
         return 0
     wrong = 0
-    for plan in (small(1), small(2), small(3), with_torch()):
+    plans = (small(1), small(2), small(3), on_nodes(), with_torch())
+    for plan in plans:
         quiet, _ = run(plan, None)
         for seed in given.seed or range(given.seeds):
             trace: list[str] = []
@@ -33,7 +34,7 @@ def main() -> int:
             wrong += not is_right
             if given.seed or not is_right:
                 print(f"{plan.num_workers} workers, seed {seed}: {'the same' if is_right else 'OTHERS'}: {trace}")
-    print(f"{wrong} of {4 * len(given.seed or range(given.seeds))} runs ended otherwise")
+    print(f"{wrong} of {len(plans) * len(given.seed or range(given.seeds))} runs ended otherwise")
     return int(wrong > 0)
 
 

@@ -11,8 +11,10 @@ import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,12 @@ from coarse.faults.parts import POSITION, VALUES, Part, PlainPart, values_part
 from coarse.faults.torch.parts import part_of
 from coarse.faults.torch.passes import Passes
 from coarse.faults.torch.resumable import FRAMEWORK
+from coarse.launch.disk_copies import DiskCopies
+from coarse.launch.mpirun import JobEnd
+from coarse.launch.restarts import NodeLoss
+from coarse.launch.state_memory import HeldMemory
 from coarse.protocol.commits import NUM_SLOTS
+from coarse.protocol.place import Anywhere
 from coarse.storage import state_file
 from coarse.torch.groups.objects import TENSORS
 from coarse.torch.own_state import generators, set_generators
@@ -126,6 +133,8 @@ class Worker:
     """What a script sees: its loops, its values and its commit."""
 
     number: int
+    local: tuple[int, ...]
+    """Workers of its node."""
     make: Callable[[int], dict[str, object]]
     keeping: Keeping = field(init=False)
     passes: Passes = field(init=False)
@@ -144,9 +153,7 @@ class Worker:
         made[VALUES] = values_part(self.values, TENSORS)
         self.passes = Passes(lambda _: None, is_kept=True)
         made[POSITION] = PlainPart("the place", self.passes.take, self.passes.put, TENSORS)
-        place = Place(
-            worker=self.number, num_workers=meeting.num_workers, local=tuple(range(meeting.num_workers))
-        )
+        place = Place(worker=self.number, num_workers=meeting.num_workers, local=self.local)
         peers = SimulatedPeers(meeting, self.number)
         self.keeping = Keeping(made, memory, peers, place, FRAMEWORK, lambda _: None)
         while True:
@@ -175,6 +182,18 @@ class Plan:
     script: Script
     has_own_generators: bool = False
     """True if the script draws from the process's generators, of which each worker has its own."""
+    nodes: tuple[int, ...] = ()
+    """By worker its node; where there are several, one may be lost with its memory, and copies are written to disk."""
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return len({*self.nodes}) or 1
+
+    def on_node_of(self, worker: int) -> tuple[int, ...]:
+        """Workers of a worker's node."""
+        nodes = self.nodes or (0,) * self.num_workers
+        return tuple(other for other, node in enumerate(nodes) if node == nodes[worker])
 
 
 def run(
@@ -187,41 +206,52 @@ def run(
     """
     memory.StateFile = BreakingFile  # type: ignore[misc]
     chance = random.Random(seed)
-    descriptors = [os.memfd_create("state") for _ in range(plan.num_workers * NUM_SLOTS)]
     deaths_left = 0 if seed is None else chance.randint(1, most_deaths)
     trace = [] if trace is None else trace
-    try:
+    with HeldMemory([Anywhere()] * plan.num_workers) as held, ExitStack() as opened:
+        opened.callback(setattr, memory, "StateFile", state_file.StateFile)
+        copies = None
+        if plan.num_nodes > 1 and seed is not None:
+            copies = DiskCopies(Path(opened.enter_context(TemporaryDirectory(dir="/dev/shm"))))
         while True:
-            workers = _start(plan)
+            workers = [Worker(number, plan.on_node_of(number), plan.make) for number in range(plan.num_workers)]
             death = chance.randint(0, 24 * plan.num_workers) if deaths_left else None
+            meeting = Meeting(plan.num_workers, may_be_damaged=is_storage_error_due(trace))
             try:
-                meeting = Meeting(plan.num_workers, may_be_damaged=is_storage_error_due(trace))
-                return _until_the_end(plan, workers, descriptors, chance, death, meeting), trace
+                return _until_the_end(plan, workers, held, copies, chance, death, meeting), trace
             except Death:
                 deaths_left -= 1
                 trace.append("death at " + ", ".join(f"{worker.calls}" for worker in workers))
-                trace += _damage(descriptors, chance)
-    finally:
-        memory.StateFile = state_file.StateFile  # type: ignore[misc]
-        for descriptor in descriptors:
-            os.close(descriptor)
+                trace += _damage(held, chance)
+                if copies is not None:
+                    trace += _lose_node(plan, held, copies, chance)
 
 
-def _start(plan: Plan) -> list[Worker]:
-    return [Worker(number, plan.make) for number in range(plan.num_workers)]
+def _lose_node(plan: Plan, held: HeldMemory, copies: DiskCopies, chance: random.Random) -> list[str]:
+    """Perhaps lose a node with its memory, as the launcher does; a StorageError where there is no copy yet."""
+    if chance.random() < 0.6:
+        return []
+    node = chance.choice(sorted({*plan.nodes}))
+    lost = tuple(worker for worker, each in enumerate(plan.nodes) if each == node)
+    ended = JobEnd(
+        status=137, said="", was_asked=False, failure=None, noticed_s=0.0, ended_s=0.0, lost_nodes=(f"node{node}",),
+        lost_workers=lost,
+    )  # fmt: skip
+    try:
+        return [f"node {node} lost{NodeLoss(held, copies, plan.num_workers).on_lost(ended)}"]
+    except StorageError:
+        assert not copies.version, "there was a copy"
+        held.lose(range(plan.num_workers))
+        return [f"node {node} lost, and there was no copy: the job begins anew"]
 
 
 def _until_the_end(
-    plan: Plan, workers: list[Worker], descriptors: list[int], chance: random.Random, death: int | None, meeting:
-    Meeting
-) -> str:
+    plan: Plan, workers: list[Worker], held: HeldMemory, copies: DiskCopies | None, chance: random.Random,
+    death: int | None, meeting: Meeting,
+) -> str:  # fmt: skip
     """Take turns as `chance` says until all scripts have ended; `death` stores away all are killed."""
     BreakingFile.stores.left = death
-    paths = [
-        tuple(f"/proc/self/fd/{fd}" for fd in descriptors[i : i + NUM_SLOTS])
-        for i in range(0, len(descriptors), NUM_SLOTS)
-    ]
-
+    paths = [[f"/proc/self/fd/{fd}" for fd in held.slots_of_worker(worker.number)] for worker in workers]
     memories = [StateMemory(opened_at(paths), worker.number) for worker in workers]
 
     def life(worker: Worker) -> Iterator[None]:
@@ -230,7 +260,7 @@ def _until_the_end(
         yield from plan.script(worker)
 
     try:
-        _take_turns(plan, {worker.number: life(worker) for worker in workers}, chance)
+        _take_turns(plan, {worker.number: life(worker) for worker in workers}, held, copies, chance)
     finally:
         for each in memories:
             each.close()
@@ -238,8 +268,11 @@ def _until_the_end(
     return digest(workers)
 
 
-def _take_turns(plan: Plan, lives: dict[int, Iterator[None]], chance: random.Random) -> None:
-    """Have each worker go on to its next point, as `chance` says, until all scripts have ended."""
+def _take_turns(
+    plan: Plan, lives: dict[int, Iterator[None]], held: HeldMemory, copies: DiskCopies | None, chance: random.Random
+) -> None:
+    """Have each worker go on to its next point, as `chance` says, until all scripts have ended; now and then the
+    launcher writes a copy to disk."""
     states: dict[int, Any] = {}
     while lives:
         number = chance.choice([*lives])
@@ -251,12 +284,15 @@ def _take_turns(plan: Plan, lives: dict[int, Iterator[None]], chance: random.Ran
             del lives[number]
         if plan.has_own_generators:
             states[number] = generators()
+        if copies is not None and chance.random() < 0.05:
+            copies.write(held)
 
 
-def _damage(descriptors: list[int], chance: random.Random) -> list[str]:
+def _damage(held: HeldMemory, chance: random.Random) -> list[str]:
     """Perhaps change a byte of a slot, now and then."""
     if chance.random() < 0.8:
         return []
+    descriptors = [fd for slot in range(NUM_SLOTS) for fd in held.slots_of(slot)]
     descriptor = chance.choice(descriptors)
     if not (nbytes := os.fstat(descriptor).st_size):
         return []

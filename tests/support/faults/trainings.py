@@ -42,6 +42,11 @@ def small(num_workers: int) -> Plan:
     return Plan(num_workers=num_workers, make=_small_parts, script=_small_script)
 
 
+def on_nodes() -> Plan:
+    """The same of four workers on two nodes, of which one may be lost, with copies on disk."""
+    return Plan(num_workers=4, make=_small_parts, script=_small_script, nodes=(0, 0, 1, 1))
+
+
 class Noisy(Dataset):
     """Samples that draw from torch's generator as they are read."""
 

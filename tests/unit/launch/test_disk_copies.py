@@ -133,3 +133,15 @@ def test_copies_of_another_run_are_not_mixed_with(memory, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         DiskCopies(tmp_path / "file" / "below").make()
+
+
+def test_a_version_whose_bytes_have_changed_in_memory_does_not_replace_a_copy(memory, tmp_path):
+    copies = DiskCopies(tmp_path)
+    commit(memory, 1)
+    assert copies.write(memory) == 1
+    commit(memory, 2)
+    os.pwrite(memory.slots_of(2)[1], b"\xff", 4200)
+    assert copies.write(memory) == 1
+    assert found_in(tmp_path) == 1
+    commit(memory, 3)
+    assert copies.write(memory) == 3

@@ -5,11 +5,12 @@ import pytest
 from coarse.errors import StorageError
 from tests.support.faults.bugs import BUGS, MOST_SEEDS, seeds_to_find
 from tests.support.faults.job import Plan, is_storage_error_due, run
-from tests.support.faults.trainings import small, with_torch
+from tests.support.faults.trainings import on_nodes, small, with_torch
 
-SMALL_SEEDS = {1: 560, 2: 300, 3: 100}
+SMALL_SEEDS = {1: 500, 2: 280, 3: 100}
 """By number of workers."""
 TORCH_SEEDS = 40
+NODE_SEEDS = 80
 
 
 def ends_alike(plan: Plan, seed: int, quiet: str) -> int:
@@ -32,6 +33,16 @@ def test_a_small_training_has_the_same_bits_whatever_dies(num_workers):
     assert sum(ends_alike(plan, seed, quiet) for seed in range(seeds)) > seeds
 
 
+def test_a_node_may_be_lost_where_there_is_a_copy_on_disk():
+    plan = on_nodes()
+    quiet, _ = run(plan, None)
+    assert sum(ends_alike(plan, seed, quiet) for seed in range(NODE_SEEDS)) > NODE_SEEDS
+    traces = [run(plan, seed)[1] for seed in range(20)]
+    told = " ".join(line for trace in traces for line in trace)
+    assert "lost; the job goes on from version" in told
+    assert "the job begins anew" in told
+
+
 def test_an_optimizer_data_and_dropout_have_the_same_bits():
     plan = with_torch()
     quiet, _ = run(plan, None)
@@ -41,7 +52,7 @@ def test_an_optimizer_data_and_dropout_have_the_same_bits():
 @pytest.mark.test_all
 @pytest.mark.parametrize("first", range(0, 10_000, 2_000))
 def test_ten_thousand_seeds(first):
-    plans = [small(1), small(2), small(3), with_torch()]
+    plans = [small(1), small(2), small(3), on_nodes(), with_torch()]
     quiet = [run(plan, None)[0] for plan in plans]
     for seed in range(first, first + 2_000):
         place = seed % len(plans)
