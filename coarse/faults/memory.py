@@ -13,6 +13,8 @@ from coarse.errors import ConfigError, StorageError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.commits import NUM_SLOTS, Seen, slot_of
 from coarse.protocol.config import FOLDER, Config
+from coarse.storage.cache_lines import FlushedLines
+from coarse.storage.folder import is_memory_behind_caches
 from coarse.storage.state_file import StateFile, StoredVersion, read_version
 from coarse.transport.handed import ask_for_descriptors
 from coarse.transport.launcher import HANDED, told_to_this_job
@@ -59,12 +61,15 @@ class StateMemory:
             StorageError: another job uses the worker's files.
         """
         self._opens, self._worker, self._folder = opens, worker, folder
+        self._flush = FlushedLines().flush if folder is not None and is_memory_behind_caches(folder) else None
         self._lock: int | None = None
         if folder is not None:
             path = f"{folder}/worker-{worker}.lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             _lock(self._lock, path)
-        self._slots = [StateFile(opens(worker, place), self._named(worker, place)) for place in range(NUM_SLOTS)]
+        self._slots = [
+            StateFile(opens(worker, place), self._named(worker, place), self._flush) for place in range(NUM_SLOTS)
+        ]
 
     def close(self) -> None:
         """Give up this process's hold of the slots."""
@@ -106,7 +111,7 @@ class StateMemory:
     def of_other(self, worker: int, version: int) -> StoredVersion:
         """Return a version of another worker's, which that worker has found to be whole."""
         place = slot_of(version)
-        return read_version(self._opens(worker, place), self._named(worker, place), version)
+        return read_version(self._opens(worker, place), self._named(worker, place), version, self._flush)
 
 
 def state_memory(config: Config, environ: Mapping[str, str], worker: int, num_workers: int) -> StateMemory | None:

@@ -10,13 +10,13 @@ import numpy as np
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.pool.ring import RingPlace, ring_place_bytes
-from coarse.pool.shared.cache_lines import FlushedLines
 from coarse.pool.shared.history import MOST_USERS, History, history_bytes
 from coarse.pool.shared.memory import CoherentLines, MappedPool, Pool, whole_lines
 from coarse.pool.shared.shadow import HostCache, PoolUser, ShadowedPool, cache_bytes
 from coarse.protocol.clock import Clock
 from coarse.protocol.config import PoolSettings
 from coarse.protocol.units import LINE_BYTES
+from coarse.storage.cache_lines import FlushedLines
 from coarse.storage.dax import device_number, open_dax, size_and_align
 from coarse.storage.existing_file import open_existing
 from coarse.storage.region import create_memory_file

@@ -74,10 +74,23 @@ def _grown(source: FolderSource, wanted_bytes: int | None, num_sharers: int) -> 
 
 def file_system_type(path: str) -> str:
     """Such as "ext4", "tmpfs" or "hugetlbfs"; empty where the kernel does not tell."""
+    return _mount_of(path)[0]
+
+
+def is_memory_behind_caches(path: str) -> bool:
+    """Return whether stores into files at a path stay in this host's caches until their lines are flushed: on famfs,
+    whose memory other hosts have mapped, and on file systems that are mounted with DAX."""
+    kind, options = _mount_of(path)
+    return kind in ("famfs", "fuse.famfs") or not {"dax", "dax=always"}.isdisjoint(options)
+
+
+def _mount_of(path: str) -> tuple[str, list[str]]:
+    """The type of the file system at a path, and its options; empty where the kernel does not tell."""
     device = os.stat(path).st_dev
     mark = f"{os.major(device)}:{os.minor(device)}"
     for line in _MOUNTS.read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         if fields.split()[2] == mark:
-            return rest.split()[0]
-    return ""
+            kind, _, own = rest.split(maxsplit=2)
+            return kind, [*fields.split()[5].split(","), *own.split(",")]
+    return "", []

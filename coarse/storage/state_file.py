@@ -4,6 +4,7 @@
 of each MiB of data, 4 bytes each. The head's first 8 bytes are the word: the version's number in the upper half, the
 checksum of number, head, layout and checksums in the lower; it is 0 while a version is written. Processors write 8
 aligned bytes at once and stores in order, so whoever maps the file after its writer died finds a whole version or none.
+Where memory outlives the host, lines are flushed before the word is stored, and the word behind it.
 """
 
 import fcntl
@@ -38,13 +39,19 @@ class StoredVersion(NamedTuple):
     """(blocks,) uint32: the checksum of each MiB of `data`."""
 
 
+def _nothing(_: np.ndarray) -> None:
+    """The machine's own memory is what its caches say."""
+
+
 class StateFile:
     """A slot, mapped; its descriptor is closed with it."""
 
-    def __init__(self, descriptor: int, where: str) -> None:
-        """`where` names the slot for people."""
+    def __init__(self, descriptor: int, where: str, flush: Callable[[np.ndarray], object] | None = None) -> None:
+        """`where` names the slot for people; `flush` empties this host's caches of (n,) uint8, where what is stored
+        must reach memory to outlive the host."""
         self._descriptor = descriptor
         self._where = where
+        self._flush = flush or _nothing
         self._bytes = np.empty(0, np.uint8)
         self._sizes = (0, 0)
         self._checksum: Checksum | None = None
@@ -66,7 +73,8 @@ class StateFile:
         end = _DATA_AT + data_bytes + layout_bytes + 4 * num_blocks(data_bytes)
         needed = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
         status = os.fstat(self._descriptor)
-        more = needed - status.st_blocks * 512
+        has = status.st_size if self._flush is not _nothing else 0  # files of famfs are made with all their bytes
+        more = needed - max(status.st_blocks * 512, has)
         if more > 0:
             room = max(available_bytes() - _HEADROOM_BYTES, 0) if status.st_nlink == 0 else more
             if more > room:
@@ -89,6 +97,7 @@ class StateFile:
         self.reserve(data_bytes, layout_bytes)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # a copy of what is there may be under way
         self._word()[0] = 0
+        self._flush(self._bytes[:8])
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._sizes = (data_bytes, layout_bytes)
         return self._bytes[_DATA_AT : _DATA_AT + data_bytes]
@@ -114,13 +123,16 @@ class StateFile:
         self._bytes[_HEAD_AT : _HEAD_AT + len(head)] = np.frombuffer(head, np.uint8)
         self._bytes[end - layout_bytes : end] = np.frombuffer(layout, np.uint8)
         self._bytes[end : end + 4 * len(sums)] = sums.astype("<u4").view(np.uint8)
+        self._flush(self._bytes[8 : end + 4 * len(sums)])
         self._word()[0] = number << 32 | self._sum_of_table(self.checksum, number, data_bytes, layout_bytes)
+        self._flush(self._bytes[:8])
 
     # --- reading
 
     def number(self) -> int:
         """Return the number of the version that the word says is there; 0 where it says none."""
         self._map_all()
+        self._flush(self._bytes)  # drops what another host has written since
         return int(self._word()[0]) >> 32 if len(self._bytes) else 0
 
     def read(self) -> StoredVersion | None:
@@ -178,13 +190,15 @@ class StateFile:
         self._bytes = np.frombuffer(mapping, np.uint8)
 
 
-def read_version(descriptor: int, where: str, number: int) -> StoredVersion:
+def read_version(
+    descriptor: int, where: str, number: int, flush: Callable[[np.ndarray], object] | None = None
+) -> StoredVersion:
     """Return the version of a number from a slot that this process does not write, and close its descriptor.
 
     Raises:
         StorageError: it has another one, or none, or its bytes have another checksum.
     """
-    slot = StateFile(descriptor, where)
+    slot = StateFile(descriptor, where, flush)
     try:
         found = slot.read()
     finally:

@@ -99,3 +99,20 @@ def test_a_length_that_the_file_system_refuses_is_told_and_nothing_is_left_open(
 def test_a_folder_that_takes_no_file_is_refused_with_what_to_do():
     with pytest.raises(ConfigError, match=r"no file can be made there \(.*\); let the job's user write"):
         create_in_folder("/proc", MIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "is_behind"),
+    [
+        ("famfs", "rw", True), ("ext4", "rw,dax=always", True), ("xfs", "rw,dax", True),
+        ("ext4", "rw,dax=never", False), ("tmpfs", "rw", False),
+    ],
+)  # fmt: skip
+def test_files_of_memory_behind_caches_are_known_by_their_mount(tmp_path, monkeypatch, kind, options, is_behind):
+    device = os.stat(tmp_path).st_dev
+    mark = f"{os.major(device)}:{os.minor(device)}"
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"20 1 {mark} / {tmp_path} rw,noatime shared:1 - {kind} /dev/pmem0 {options}\n")
+    monkeypatch.setattr(memory_folder, "_MOUNTS", mounts)
+    assert memory_folder.is_memory_behind_caches(str(tmp_path)) is is_behind
+    assert memory_folder.file_system_type(str(tmp_path)) == kind

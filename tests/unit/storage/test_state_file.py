@@ -103,3 +103,47 @@ def test_no_room_is_an_error_with_the_bytes(descriptor, monkeypatch):
     slot.reserve(5 * MIB, 10)
     with pytest.raises(CapacityError, match=r"takes \d+ bytes.*\d+ bytes are left.*--restarts"):
         slot.reserve(20 * MIB, 10)
+
+
+class Caches:
+    """Memory beyond caches: it has of a slot what was flushed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.images: list[bytes] = []
+        """Memory after each flush."""
+        self._memory = bytearray()
+
+    def flush(self, lines: np.ndarray) -> None:
+        if not len(lines):
+            return
+        whole = np.frombuffer(lines.base, np.uint8) if lines.base is not None else lines
+        begin = lines.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        self._memory.extend(bytes(max(begin + len(lines) - len(self._memory), 0)))
+        self._memory[begin : begin + len(lines)] = lines.tobytes()
+        self.images.append(bytes(self._memory))
+
+
+def test_on_memory_behind_caches_all_is_flushed_before_the_word_and_then_the_word(descriptor):
+    caches = Caches(descriptor)
+    slot = StateFile(os.dup(descriptor), "slot", caches.flush)
+    numbers = []
+    for number in (3, 5):
+        write(slot, number, some_bytes(3000))
+        for image in caches.images:
+            beyond = create_memory_file("beyond", 0)
+            os.ftruncate(beyond, max(len(image), 8192))
+            os.pwrite(beyond, image, 0)
+            found = opened(beyond).read()  # raises where it counts and is not whole
+            numbers.append(0 if found is None else found.number)
+            os.close(beyond)
+        caches.images.clear()
+    assert numbers == [0, 0, 3, 0, 0, 5]
+
+
+def test_a_file_that_has_its_bytes_is_not_grown(descriptor):
+    os.ftruncate(descriptor, 3 * 4096)
+    slot = StateFile(os.dup(descriptor), "slot", lambda lines: None)
+    write(slot, 1, some_bytes(3000))
+    assert os.fstat(descriptor).st_size == 3 * 4096
+    assert opened(descriptor).read().number == 1

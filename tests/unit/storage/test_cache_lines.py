@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from coarse.errors import UnsupportedError
-from coarse.pool.shared.cache_lines import FlushedLines, flush_code
 from coarse.pool.shared.memory import MappedPool
 from coarse.protocol.units import LINE_BYTES
+from coarse.storage.cache_lines import FlushedLines, flush_code
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_a_pool_that_is_flushed_gives_back_what_was_stored():
 
 
 def test_an_interpreter_may_end_after_it():
-    program = "import numpy as np; from coarse.pool.shared.cache_lines import FlushedLines as F; F().flush(np.ones(9))"
+    program = "import numpy as np; from coarse.storage.cache_lines import FlushedLines as F; F().flush(np.ones(9))"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
