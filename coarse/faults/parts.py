@@ -13,7 +13,9 @@ VALUES = "coarse.values"
 """The part that holds the script's own values."""
 POSITION = "coarse.position"
 """The part that says where the script is; it is put back last."""
-OWN = frozenset({VALUES, POSITION})
+SETTINGS = "coarse.settings"
+"""The part that has the settings of an optimizer that commits its own steps."""
+OWN = frozenset({VALUES, POSITION, SETTINGS})
 """Parts that no script has named."""
 
 

@@ -108,8 +108,8 @@ def part_of(name: str, what: object, alike: set[torch.Tensor], shared: set[int])
         return ModulePart(name, what, alike)
     if getattr(what, "keeps_itself", False):
         raise ConfigError(
-            f"Resumable: {name!r} is a {type(what).__name__}, which keeps its steps in `storage`; leave it out here, "
-            'and under --restarts pass it resume="auto"'
+            f"Resumable: {name!r} is a {type(what).__name__}, which keeps its steps in `storage` and goes on from "
+            "there where the job is started again; leave it out here"
         )
     if isinstance(what, torch.optim.Optimizer):
         return OptimizerPart(name, what, is_alike=id(what) in shared)

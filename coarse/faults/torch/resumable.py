@@ -17,11 +17,13 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from coarse.errors import ConfigError
+from coarse.errors import ConfigError, StorageError
 from coarse.faults.keeping import Framework, Keeping, keeping_of_job
 from coarse.faults.memory import state_memory
 from coarse.faults.parts import POSITION, VALUES, Part, PlainPart, values_part
 from coarse.faults.progress import Progress
+from coarse.faults.torch.carried import NAME as CARRIED
+from coarse.faults.torch.carried import Carried, carrier_in, without_carried
 from coarse.faults.torch.parts import part_of, require_sums_by_order, shared_by_all
 from coarse.faults.torch.passes import Passes
 from coarse.session import current
@@ -47,7 +49,8 @@ class Resumable:
 
     Where the job is started again over what was committed, parts have those values once this returns, and the loops go
     on behind the batch of that commit. Generators of torch, CUDA, numpy and random are taken unasked. Gradients are not
-    kept.
+    kept. Beside an optimizer of `model_in_network`, all else is committed with its steps, and its `storage` says from
+    which one the job goes on.
 
     Args:
         every: commit at each k-th call of `commit`; how often changes no bits.
@@ -73,7 +76,9 @@ class Resumable:
         self.values: dict[str, Any] = {}
         """Plain values, tensors and arrays of the script's own, which are committed too."""
         alike, shared = shared_by_all(parts)
-        made: dict[str, Part] = {name: part_of(name, what, alike, shared) for name, what in parts.items()}
+        carrier = carrier_in(parts)
+        own = without_carried(parts, carrier)
+        made: dict[str, Part] = {name: part_of(name, what, alike, shared) for name, what in own.items()}
         made[VALUES] = values_part(self.values, TENSORS)
         optimizers = [what for what in parts.values() if isinstance(what, torch.optim.Optimizer)]
         self._counts_steps, self._has_stepped, self._steps = bool(optimizers), False, 0
@@ -83,25 +88,47 @@ class Resumable:
         told_by_one = self._tell if worker == 0 else _say_nothing
         self._progress = Progress(told_by_one)
         memory = state_memory(runtime.config, os.environ, worker, runtime.placement.num_clients)
-        self._passes = Passes(told_by_one, is_kept=memory is not None)
+        self._passes = Passes(told_by_one, is_kept=memory is not None or carrier is not None)
         self._keeping: Keeping | None = None
+        self._carried: Carried | None = None
+        made[POSITION] = PlainPart("the loader's state", self._passes.take, self._passes.put, TENSORS)
+        if carrier is not None:
+            made = self._carry(made, carrier[1])
         if memory is None:
             return
         is_ddp = any(isinstance(what, torch.nn.parallel.DistributedDataParallel) for what in parts.values())
         require_sums_by_order(parts)
-        made[POSITION] = PlainPart("the loader's state", self._passes.take, self._passes.put, TENSORS)
         self._keeping = keeping_of_job(
             runtime, made, memory, allgather_object, FRAMEWORK, self._tell, every=every, other_kernels=other_kernels,
             is_ddp=is_ddp,
         )  # fmt: skip
-        self._calls, self._steps = self._keeping.go_on()
+        calls, steps = self._keeping.go_on()
+        if carrier is None:
+            self._calls, self._steps = calls, steps
+        elif calls and not carrier[1].steps:
+            raise StorageError(
+                f"{calls} steps were committed, and the storage of {carrier[0]!r} has none of them; begin anew by "
+                "another job, or give it the folders that it had"
+            )
         if self._calls:
             self._progress.on_restored(self._calls)
+
+    def _carry(self, made: dict[str, Part], carrier: Any) -> dict[str, Part]:  # noqa: ANN401
+        """Have an optimizer commit parts with its own steps, and go on from there; what is left to be kept: nothing but
+        how far the script is, for the launcher."""
+        if self._every > 1:
+            raise ConfigError(
+                f"Resumable: {type(carrier).__name__} says by commit_every which steps are committed; leave out every"
+            )
+        self._carried = Carried(made, carrier)
+        carrier.carry(**{CARRIED: self._carried})
+        self._calls = self._steps = self._carried.calls
+        return {}
 
     @property
     def is_kept(self) -> bool:
         """True if something keeps what is committed."""
-        return self._keeping is not None
+        return self._keeping is not None or self._carried is not None
 
     # --- loops
 
@@ -149,7 +176,7 @@ class Resumable:
             MismatchError: workers commit different steps, or what all should have alike differs, with the tensor.
             StallError: some workers have not committed the version before; it may be called again.
         """
-        if self._keeping is None:
+        if not self.is_kept:
             if not self._has_told and self._worker == 0:
                 self._tell("nothing keeps what commit() stores; start by coarse run --restarts N, or set [faults]")
             self._has_told = True
@@ -157,7 +184,9 @@ class Resumable:
         if self._counts_steps and not self._has_stepped:
             return False
         is_due = (self._calls + 1) % self._every == 0
-        if is_due:
+        if self._carried is not None:
+            self._carried.take(self._calls + 1)
+        if is_due and self._keeping is not None:
             self._keeping.commit(self._calls + 1, self._steps if self._counts_steps else self._calls + 1)
         self._calls += 1
         self._has_stepped = False

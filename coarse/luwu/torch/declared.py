@@ -22,6 +22,7 @@ from coarse.luwu.torch.optimizer import plain_settings
 from coarse.luwu.torch.plan import COMPUTE_TYPES, ModelPlan
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
+from coarse.transport.launcher import told_to_this_job
 
 AUTO = "auto"
 """The resume that goes on where there is something to go on from."""
@@ -86,6 +87,12 @@ def require_resume(resume: object) -> None:
     """ConfigError for what says nothing of a resume."""
     if resume not in (True, False, AUTO):
         raise ConfigError(f"resume is True, False or {AUTO!r}, got {resume!r}", key="resume")
+
+
+def resume_asked(resume: bool | str, environ: Mapping[str, str]) -> bool | str:
+    """Return what is asked, or where `coarse run` has started the job again AUTO: the folders are this job's own."""
+    restarts = told_to_this_job(environ).get("COARSE_RESTARTS", "0")
+    return AUTO if resume is False and restarts != "0" else resume
 
 
 def require_list(storage: object) -> None:

@@ -14,7 +14,7 @@ from coarse.luwu.client.exponents import ExponentAgreement, exponents_of_model
 from coarse.luwu.client.model import RemoteModel, new_model
 from coarse.luwu.store.declaration import Declaration
 from coarse.luwu.store.layout import CHUNK_ELEMENTS
-from coarse.luwu.torch.declared import Options, declare, grouped, settings_of, statement
+from coarse.luwu.torch.declared import Options, declare, grouped, resume_asked, settings_of, statement
 from coarse.luwu.torch.first_values import FirstValues, Initialise
 from coarse.luwu.torch.optimizer import NetworkOptimizer
 from coarse.luwu.torch.plan import COMPUTE_TYPES, ModelPlan, plan_model
@@ -80,9 +80,9 @@ def model_in_network(
     """
     options = Options(
         storage=storage, update=update, accumulate=accumulate, speculative=speculative, op=op, dtype=dtype,
-        memory=memory, commit_every=commit_every, resume=resume, other_kernel=other_kernel, sum=sum, kernel=kernel,
-        chunk_elements=chunk_elements, timeline=timeline, optimizers=optimizers, switches=switches, network=network,
-        loss=loss,
+        memory=memory, commit_every=commit_every, resume=resume_asked(resume, os.environ),
+        other_kernel=other_kernel, sum=sum, kernel=kernel, chunk_elements=chunk_elements, timeline=timeline,
+        optimizers=optimizers, switches=switches, network=network, loss=loss,
     )  # fmt: skip
     if not is_initialized():
         init()

@@ -16,7 +16,7 @@ from coarse.errors import ConfigError, UnsupportedError
 from coarse.luwu.client.model import RemoteModel
 from coarse.luwu.store.layout import CHUNK_ELEMENTS
 from coarse.luwu.torch import saving
-from coarse.luwu.torch.declared import OPTIMIZERS, require_list, require_resume
+from coarse.luwu.torch.declared import OPTIMIZERS, require_list, require_resume, resume_asked
 from coarse.luwu.torch.held import HeldParameters, Keeping, local_part, members_of
 from coarse.luwu.torch.kept_steps import group_folder, newest_of_all
 from coarse.luwu.torch.values import UnitValues
@@ -64,6 +64,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             raise ConfigError(f"optimizers with states on disks are {known}, got {optimizer}", key="optimizer")
         require_list(storage)
         require_resume(resume)
+        resume = resume_asked(resume, os.environ)
         asked = optimizer(params, **settings)
         super().__init__(asked.param_groups, asked.defaults)
         self.steps = 0

@@ -49,14 +49,14 @@ class WorkerState:
 
     def take(self) -> dict[str, Any]:
         """All that is right at the step itself."""
-        carried = {name: what.state_dict() for name, what in self._carried.items() if not is_scheduler(what)}
+        carried = {name: what.state_dict() for name, what in self._carried.items() if not _is_read_late(what)}
         buffers = {name: buffer.clone() for name, buffer in kept_buffers(self._model).items()}
         return {"generators": generators(), "carried": carried, "buffers": buffers}
 
     def sealed(self, taken: Mapping[str, Any], settings: list[dict[str, Any]]) -> bytes:
         """The bytes of what was taken, with what is right only now."""
-        schedulers = {name: what.state_dict() for name, what in self._carried.items() if is_scheduler(what)}
-        carried = {**taken["carried"], **schedulers}
+        late = {name: what.state_dict() for name, what in self._carried.items() if _is_read_late(what)}
+        carried = {**taken["carried"], **late}
         return dumps({**taken, "carried": carried, "settings": settings}, "the state of this worker")
 
     def restore(self, raw: bytes) -> list[dict[str, Any]]:
@@ -77,7 +77,11 @@ class WorkerState:
     @property
     def is_late(self) -> bool:
         """Whether something is right only when the next forward begins."""
-        return any(is_scheduler(what) for what in self._carried.values())
+        return any(_is_read_late(what) for what in self._carried.values())
+
+
+def _is_read_late(what: object) -> bool:
+    return is_scheduler(what) or getattr(what, "is_read_late", False)
 
 
 def put_into_buffers(model: nn.Module, values: Mapping[str, torch.Tensor], source: str) -> None:

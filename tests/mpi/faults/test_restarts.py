@@ -99,6 +99,15 @@ def test_sharded_models_go_on(quiet, tmp_path, mode):
 
 
 @pytest.mark.test_all
+def test_a_model_in_the_network_carries_all_else(quiet, tmp_path):
+    kinds = ("worker:3", "device:7", "mpirun:9", "worker:11")
+    done = coarse_run(tmp_path / "out", "luwu", *kinds, options=("--restarts", "4"))
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "out") == quiet("luwu")
+    assert done.stderr.count("the job starts again") == len(kinds), done.stderr
+
+
+@pytest.mark.test_all
 def test_accumulation_scaling_and_validation_go_on(quiet, tmp_path):
     kinds = ("worker:2", "validation:0", "worker:4", "validation:1")
     done = coarse_run(tmp_path, "accumulated", *kinds, options=("--restarts", "4"))
