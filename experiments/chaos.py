@@ -32,6 +32,10 @@ class Outcome(NamedTuple):
     killed: Counter[str]
     restarts: int
     seconds: float
+    left: tuple[str, ...]
+    """Processes of the job, and files of /dev/shm, that are there behind its end and were not before."""
+    growth: float
+    """Memory of `coarse run` at its end over that at the first kill; 1.0 where nothing was killed."""
     text: str
 
 
@@ -47,11 +51,14 @@ def main() -> int:
     for number in range(given.runs):
         found = run(command, given.compare, random.Random(given.seed + number), given.every)
         is_same = (found.status, found.lines) == (0, quiet.lines)
+        is_same = is_same and not found.left
         same += is_same
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.killed.items())) or "nothing"
         verdict = "the same" if is_same else f"OTHERS (seed {given.seed + number}, status {found.status})"
-        print(f"run {number + 1}: killed {kinds}; {found.restarts} restarts, {found.seconds:.1f} s: {verdict}",
-        flush=True)
+        print(
+            f"run {number + 1}: killed {kinds}; {found.restarts} restarts, {found.seconds:.1f} s, the launcher's memory "
+            f"x {found.growth:.2f}: {verdict}", *found.left, flush=True,
+        )  # fmt: skip
         if not is_same:
             print(found.text)
     print(f"{same} of {given.runs} runs ended as the undisturbed one (measured)")
@@ -74,6 +81,7 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
     """Run a job to its end; `chance` draws whom to kill and when, None kills nobody."""
     begin_s = time.monotonic()  # noqa: TID251 (the clock of the machine that is disturbed)
     killed: Counter[str] = Counter()
+    before, sizes = traces(command), []
     path = Path(f"/tmp/chaos-{os.getpid()}.txt")
     with path.open("w+b") as output:
         job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -85,6 +93,7 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
                     break
                 if chance is not None and (kind := kill_one(job.pid, chance)):
                     killed[kind] += 1
+                    sizes.append(memory_kib(job.pid))
         finally:
             job.terminate()  # where this program is interrupted
             job.wait()
@@ -93,7 +102,28 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
     path.unlink()
     lines = sorted({line.strip() for line in text.splitlines() if re.search(compare, line)})  # an end may come again
     seconds = time.monotonic() - begin_s  # noqa: TID251
-    return Outcome(status, tuple(lines), killed, len(re.findall(r"the job starts again", text)), seconds, text)
+    restarts = len(re.findall(r"the job starts again", text))
+    growth = sizes[-1] / sizes[0] if sizes else 1.0
+    return Outcome(status, tuple(lines), killed, restarts, seconds, tuple(traces(command) - before), growth, text)
+
+
+def traces(command: list[str]) -> set[str]:
+    """Processes whose line has the command's last words, and files of /dev/shm."""
+    found = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # ended meanwhile
+            line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
+            if entry.name.isdecimal() and int(entry.name) != os.getpid() and line.endswith(" ".join(command[-2:])):
+                found.add(f"process {entry.name}")
+    return found
+
+
+def memory_kib(pid: int) -> int:
+    """Resident memory of a process, of its own."""
+    with suppress(OSError):
+        found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+        return int(found[1]) if found else 1
+    return 1
 
 
 def kill_one(launcher: int, chance: random.Random) -> str:
@@ -104,6 +134,8 @@ def kill_one(launcher: int, chance: random.Random) -> str:
     pid = chance.choice(found)
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+        if line.strip() == "cat":  # it holds the launcher's own host of a cluster in a box
+            return ""
         parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(pid, signal.SIGKILL)
     except OSError:  # ended meanwhile
@@ -113,8 +145,10 @@ def kill_one(launcher: int, chance: random.Random) -> str:
 
 def kind_of(line: str, *, is_child: bool) -> str:
     """Name a process of a job by its command line, and whether it is a child of the launcher."""
-    if re.search("mpirun|prterun|prte", line.split(" ", 1)[0]):
+    if re.search("mpirun|prterun|prte|nsenter", line.split(" ", 1)[0]) or "/agent " in line:
         return "mpirun"
+    if line.startswith("unshare "):
+        return "node"
     if "watched.py" in line:
         return "watcher"
     if "stand_in.py" in line:

@@ -1,25 +1,28 @@
 """Copies on disk of what workers have committed: for a machine that is lost, and for jobs that are preempted.
 
 [Note: old or new] A copy is written into a folder of its own, whose files and name are synced; then the folder gets the
-name by which it counts, and older ones are removed. So at any moment the newest folder of such a name is whole.
+name by which it counts, and older ones are removed. So at any moment the newest folder of such a name is whole. Slots
+are copied aside in memory first, where it has room, so that workers do not wait for the disk.
 """
 
 import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from coarse.errors import ConfigError, StorageError
 from coarse.launch.state_memory import HeldMemory
+from coarse.storage.region import available_bytes, create_memory_file
 from coarse.storage.state_file import read_version
 
 _NAME = re.compile(r"version-(\d{10})")
 _WRITING: Final = "writing"
 _CHUNK_BYTES: Final = 1 << 24
+_HEADROOM_BYTES: Final = 1 << 28
 
 
 class DiskCopies:
@@ -63,11 +66,16 @@ class DiskCopies:
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             unfinished.mkdir(mode=0o700)
-            with _held(memory, version) as descriptors:
-                if descriptors is None:  # workers have gone on meanwhile
-                    return self.version
-                for worker, descriptor in enumerate(descriptors):
-                    _copy(descriptor, unfinished / f"worker-{worker}")
+            with ExitStack() as opened:
+                with _held(memory, version) as descriptors:
+                    if descriptors is None:  # workers have gone on meanwhile
+                        return self.version
+                    if has_room := _has_room(descriptors):
+                        descriptors = [_aside(descriptor, opened) for descriptor in descriptors]
+                    else:
+                        _write_all(descriptors, unfinished)
+                if has_room:
+                    _write_all(descriptors, unfinished)
             _require_whole(unfinished, version, len(memory.slots_of(version)))  # else the copy before stays
             for path in unfinished.iterdir():
                 _sync(path)
@@ -123,6 +131,27 @@ def _held(memory: HeldMemory, version: int) -> Iterator[list[int] | None]:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             opened.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
         yield descriptors if all(memory.number_in(descriptor) == version for descriptor in descriptors) else None
+
+
+def _has_room(descriptors: Sequence[int]) -> bool:
+    """Return whether memory has room for one more version of all workers."""
+    return sum(os.fstat(each).st_size for each in descriptors) + _HEADROOM_BYTES <= available_bytes()
+
+
+def _aside(descriptor: int, opened: ExitStack) -> int:
+    """A copy in memory, so that the slot's worker waits for memory alone and not for the disk."""
+    copy = create_memory_file("coarse-copy", 0)
+    opened.callback(os.close, copy)
+    at = 0
+    while chunk := os.pread(descriptor, _CHUNK_BYTES, at):
+        os.pwrite(copy, chunk, at)
+        at += len(chunk)
+    return copy
+
+
+def _write_all(descriptors: Sequence[int], folder: Path) -> None:
+    for worker, descriptor in enumerate(descriptors):
+        _copy(descriptor, folder / f"worker-{worker}")
 
 
 def _copy(descriptor: int, path: Path) -> None:

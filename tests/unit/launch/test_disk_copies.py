@@ -1,6 +1,7 @@
 """Copies on disk: old or new whatever breaks, torn ones passed over, and nothing of another run's."""
 
 import errno
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -145,3 +146,26 @@ def test_a_version_whose_bytes_have_changed_in_memory_does_not_replace_a_copy(me
     assert found_in(tmp_path) == 1
     commit(memory, 3)
     assert copies.write(memory) == 3
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_workers_wait_for_the_disk_only_where_memory_has_no_room(memory, tmp_path, monkeypatch, has_room):
+    commit(memory, 1)
+    monkeypatch.setattr(disk_copies, "available_bytes", lambda: 1 << (40 if has_room else 3))
+    real, could_write = disk_copies._write_all, []
+
+    def write_all(descriptors, folder):
+        for slot in memory.slots_of(1):
+            with open(f"/proc/self/fd/{slot}", "rb") as other:
+                try:
+                    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    could_write.append(True)
+                except BlockingIOError:
+                    could_write.append(False)
+        real(descriptors, folder)
+
+    monkeypatch.setattr(disk_copies, "_write_all", write_all)
+    assert DiskCopies(tmp_path).write(memory) == 1
+    assert could_write == [has_room] * WORKERS
+    with HeldMemory([Anywhere()] * WORKERS) as other:
+        assert DiskCopies(tmp_path).read(other, WORKERS) == (1, [])
