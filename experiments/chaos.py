@@ -56,8 +56,8 @@ def main() -> int:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.killed.items())) or "nothing"
         verdict = "the same" if is_same else f"OTHERS (seed {given.seed + number}, status {found.status})"
         print(
-            f"run {number + 1}: killed {kinds}; {found.restarts} restarts, {found.seconds:.1f} s, the launcher's memory "
-            f"x {found.growth:.2f}: {verdict}", *found.left, flush=True,
+            f"run {number + 1}: killed {kinds}; {found.restarts} restarts, {found.seconds:.1f} s, the launcher's "
+            f"memory x {found.growth:.2f}: {verdict}", *found.left, flush=True,
         )  # fmt: skip
         if not is_same:
             print(found.text)

@@ -165,7 +165,9 @@ class Keeping:
             "worker": place.worker, "workers": place.num_workers, "script": _script(),
             "kernels": self._framework.kernels(), "imports": imports(), "calls": calls, "steps": steps,
             "ranges": ranges,
-            "names": [item.name for item in items], "alike": [n for n, item in enumerate(items) if item.is_alike],
+            "names": [item.name for item in items],
+            "not repeated": [n for n, item in enumerate(items) if not item.is_repeated],
+            "alike": [n for n, item in enumerate(items) if item.is_alike],
             "trees": {name: each.tree for name, each in taken.items()},
         }).encode()  # fmt: skip
         if not self._has_room:
@@ -194,7 +196,8 @@ class Keeping:
             names = ["the shapes of what is kept"]
         else:
             blocks = np.flatnonzero(before.sums != sums).tolist()
-            hit = [r for r in now["ranges"] if any(_overlaps(r, block) for block in blocks)]
+            compared = [r for r in now["ranges"] if r[0] not in now["not repeated"]]
+            hit = [r for r in compared if any(_overlaps(r, block) for block in blocks)]
             names = sorted({now["names"][number] for number, *_ in hit})
         if names:
             self._tell(
@@ -302,9 +305,12 @@ def _ranges(items: list[Item], place: int, count: int) -> tuple[Ranges, int]:
     begin, end = total * place // count, total * (place + 1) // count
     ranges: Ranges = []
     at = within = 0
+    is_repeated = True
     for number, item in enumerate(items):
         nbytes = item.tensor.nbytes
         first, last = 0, nbytes
+        if item.is_repeated != is_repeated:  # a checksum is of one kind alone
+            at, is_repeated = -(-at // BLOCK_BYTES) * BLOCK_BYTES, item.is_repeated
         if item.is_alike:
             first, last = max(begin - within, 0), min(end - within, nbytes)
             within += nbytes

@@ -16,7 +16,7 @@ from coarse.protocol.config import FOLDER, Config
 from coarse.storage.cache_lines import FlushedLines
 from coarse.storage.folder import is_memory_behind_caches
 from coarse.storage.state_file import StateFile, StoredVersion, read_version
-from coarse.transport.handed import ask_for_descriptors
+from coarse.transport.handed import ask_for_slots
 from coarse.transport.launcher import HANDED, told_to_this_job
 
 _LOCK_S: Final = 10.0
@@ -42,7 +42,7 @@ def handed_at(path: str) -> Open:
     """Return what asks the launcher for slots, at a socket."""
 
     def handed(worker: int, place: int) -> int:
-        descriptors = ask_for_descriptors(path, worker, NUM_SLOTS)
+        descriptors = ask_for_slots(path, worker, NUM_SLOTS)
         for other, descriptor in enumerate(descriptors):
             if other != place:
                 os.close(descriptor)

@@ -12,7 +12,7 @@ from coarse.plain import ARRAYS, Plain, Tensors, blank, pack, unpack
 VALUES = "coarse.values"
 """The part that holds the script's own values."""
 POSITION = "coarse.position"
-"""The part that says where the script is; it is put back last."""
+"""The part that says where the script is; it is put back behind those that a script has named."""
 SETTINGS = "coarse.settings"
 """The part that has the settings of an optimizer that commits its own steps."""
 OWN = frozenset({VALUES, POSITION, SETTINGS})
@@ -26,6 +26,8 @@ class Item(NamedTuple):
     tensor: Any
     is_alike: bool = False
     """True if all workers have the same values after each step."""
+    is_repeated: bool = True
+    """True if a step that is made again must give the same bytes; the script's own values may be times."""
 
 
 class Taken(NamedTuple):
@@ -60,16 +62,26 @@ class PlainPart:
     """Something whose state is one plain value, tensors among it."""
 
     def __init__(
-        self, name: str, take: Callable[[], Plain], put: Callable[[Plain], object], tensors: Tensors = ARRAYS
+        self,
+        name: str,
+        take: Callable[[], Plain],
+        put: Callable[[Plain], object],
+        tensors: Tensors = ARRAYS,
+        *,
+        is_repeated: bool = True,
     ) -> None:
-        """`take` returns the value, `put` is given it back."""
+        """`take` returns the value, `put` is given it back; see Item for `is_repeated`."""
         self._name, self._take, self._put, self._tensors = name, take, put, tensors
+        self._is_repeated = is_repeated
 
     def take(self) -> Taken:
         """See Part; TypeError for what is neither plain value nor tensor, with its name."""
         tensors: list[Any] = []
         tree = pack(self._take(), tensors, self._name, self._tensors)
-        return Taken(tree, [Item(f"{self._name}/{number}", each) for number, each in enumerate(tensors)])
+        items = [
+            Item(f"{self._name}/{number}", each, is_repeated=self._is_repeated) for number, each in enumerate(tensors)
+        ]
+        return Taken(tree, items)
 
     def wanted(self, tree: Plain) -> list[Any]:
         """See Part."""
@@ -87,7 +99,7 @@ def values_part(values: dict[str, Any], tensors: Tensors = ARRAYS) -> PlainPart:
         values.clear()
         values.update(kept)
 
-    return PlainPart("values", lambda: values, put, tensors)
+    return PlainPart("values", lambda: values, put, tensors, is_repeated=False)
 
 
 def items_of(taken: Mapping[str, Taken]) -> Iterator[Item]:

@@ -1,29 +1,28 @@
-"""Hands descriptors of state memory to ranks that cannot open this process's files: those of nodes in a box."""
+"""Hands ranks descriptors of memory that this launcher holds: what keeps workers' states, and files by name."""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, Self
 
+from coarse.launch.state_memory import HeldMemory
 from coarse.transport.arrival import user_of
-from coarse.transport.handed import LONGEST_REQUEST_BYTES, MOST_S
+from coarse.transport.handed import FOUND, LONGEST_REQUEST_BYTES, MOST_S, NONE
 
 _LOOK_S: Final = 0.2
 
 
 class DescriptorServer:
-    """Answers at a Unix socket, in a thread, whoever of this user asks for a worker's descriptors."""
+    """Answers at a Unix socket, in a thread, whoever of this user asks."""
 
-    def __init__(self, path: Path, descriptors_of: Callable[[int], Sequence[int]]) -> None:
-        """`descriptors_of` raises IndexError for a worker that there is none of."""
-        self._descriptors_of = descriptors_of
+    def __init__(self, address: str, memory: HeldMemory) -> None:
+        """`address`: a path, or "@" and a name that is none."""
+        self._memory = memory
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(str(path))
+        self._listener.bind(address.replace("@", "\0", 1))
         self._listener.listen()
         self._listener.settimeout(_LOOK_S)
         self._stopped = threading.Event()
@@ -42,11 +41,31 @@ class DescriptorServer:
         while not self._stopped.is_set():
             with suppress(TimeoutError):
                 channel, _ = self._listener.accept()
-                with channel, suppress(OSError, ValueError, IndexError):  # gone, or nobody that this project started
+                with channel, suppress(OSError, ValueError, LookupError):  # gone, or nobody that this project started
                     channel.settimeout(MOST_S)
                     self._answer(channel)
 
     def _answer(self, channel: socket.socket) -> None:
-        if user_of(channel) == os.geteuid():
-            worker = int(channel.recv(LONGEST_REQUEST_BYTES))
-            socket.send_fds(channel, [b"."], self._descriptors_of(worker))
+        if user_of(channel) != os.geteuid():
+            return
+        verb, _, name = channel.recv(LONGEST_REQUEST_BYTES).decode().partition(" ")
+        found = self._descriptors(verb, name)
+        if found:
+            socket.send_fds(channel, [FOUND], found)
+        else:
+            channel.send(NONE)
+
+    def _descriptors(self, verb: str, name: str) -> list[int]:
+        files = self._memory.files
+        match verb:
+            case "slots":
+                return self._memory.slots_of_worker(int(name))
+            case "make":
+                return [files.make(name)]
+            case "find":
+                return files.find(name)
+            case "move":
+                files.move(*name.split("\n"))
+                return []
+            case _:
+                raise ValueError(verb)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -13,6 +14,7 @@ from typing import Self
 from coarse.errors import StorageError
 from coarse.launch.departures import exit_status, how_ended
 from coarse.launch.disk_copies import DiskCopies
+from coarse.launch.handing import DescriptorServer
 from coarse.launch.mpirun import JobEnd, tell
 from coarse.launch.state_memory import HeldMemory
 from coarse.launch.warm.ranks import WarmRanks, needs_of
@@ -70,9 +72,12 @@ class _Warming:
             self._ranks.end_ranks()
 
 
-def _told_by_files(memory: HeldMemory) -> AbstractContextManager[str]:
-    """Ranks open the files of this process."""
-    return nullcontext(memory.told)
+@contextmanager
+def _reached_here(memory: HeldMemory) -> Iterator[Mapping[str, str]]:
+    """Ranks of this host open slots as files of this process."""
+    address = f"@coarse-states-{secrets.token_hex(8)}"
+    with DescriptorServer(address, memory):
+        yield {"COARSE_STATE_MEMORY": memory.told, "COARSE_STATE_FILES": address}
 
 
 def run_with_restarts(
@@ -81,12 +86,12 @@ def run_with_restarts(
     endures: Endurance,
     environ: Mapping[str, str],
     *,
-    reach: Callable[[HeldMemory], AbstractContextManager[str]] = _told_by_files,
+    reach: Callable[[HeldMemory], AbstractContextManager[Mapping[str, str]]] = _reached_here,
     outlives_nodes: bool = True,
 ) -> int:
     """Run a job, start it again where it dies, and return its status.
 
-    `places`: by worker where its states are kept (see HeldMemory). `reach`: within, ranks reach them by a text.
+    `places`: by worker where its states are kept (see HeldMemory). `reach`: within, ranks reach them by its variables.
     `outlives_nodes`: states of workers stay where their node is lost; else the newest copy on disk is gone on from.
 
     It is not started again where a signal to this launcher ended it, where a script raised, or ended with a status of
@@ -98,7 +103,8 @@ def run_with_restarts(
     """
     told = {"PYTHONHASHSEED": environ.get("PYTHONHASHSEED", _HASH_SEED)}
     copies = _copies_of(endures.keep)
-    with HeldMemory(places) as memory, reach(memory) as told["COARSE_STATE_MEMORY"]:
+    with HeldMemory(places) as memory, reach(memory) as variables:
+        told |= variables
         if endures.resume is not None:
             source = DiskCopies(Path(endures.resume))
             if copies is not None and copies.folder.resolve() == source.folder.resolve():
@@ -142,6 +148,8 @@ class NodeLoss:
         """
         with self._memory.lock:
             newest = max(self._memory.versions())
+            for node in ended.lost_nodes:
+                self._memory.files.lose(f"{node}/")
             if self._copies is None or not newest:
                 self._memory.lose(ended.lost_workers)
                 if not newest:

@@ -39,6 +39,34 @@ def _file_in(place: MemoryPlace) -> int:
     return descriptor
 
 
+class HeldFiles:
+    """Files in memory by names of ranks' own, which begin with their host's."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[str, int] = {}
+
+    def find(self, name: str) -> list[int]:
+        """Return the descriptor of a file; [] where there is none."""
+        return [self._descriptors[name]] if name in self._descriptors else []
+
+    def make(self, name: str) -> int:
+        """Return the descriptor of a file, which is made where there is none."""
+        if name not in self._descriptors:
+            self._descriptors[name] = create_memory_file("coarse-held", 0)
+        return self._descriptors[name]
+
+    def move(self, name: str, other: str) -> None:
+        """Give a file another name; one that has it goes."""
+        moved = self._descriptors.pop(name)
+        self.lose(other)
+        self._descriptors[other] = moved
+
+    def lose(self, beginning: str) -> None:
+        """Have no file any more whose name begins so."""
+        for name in [each for each in self._descriptors if each.startswith(beginning)]:
+            os.close(self._descriptors.pop(name))
+
+
 class HeldMemory:
     """Slots for the states of each worker, without names; workers open them as files of this process."""
 
@@ -49,6 +77,7 @@ class HeldMemory:
             ConfigError: this machine has no such NUMA node or folder, or this user may not use it.
         """
         self._places = places
+        self.files = HeldFiles()
         self._descriptors: list[int] = []
         self.lock = threading.RLock()
         """Held while slots are copied, or lost."""
@@ -65,6 +94,7 @@ class HeldMemory:
     def __exit__(self, *exc_info: object) -> None:
         for descriptor in self._descriptors:
             os.close(descriptor)
+        self.files.lose("")
 
     @property
     def told(self) -> str:

@@ -13,7 +13,7 @@ _PMIX_OF_SRUN = "slurm.pmix"
 """How the name begins that Slurm gives the ranks of a step by PMIx."""
 _OF_ONE_JOB = (
     *("COARSE_JOB", "COARSE_WORKERS", "COARSE_LAUNCHER", "COARSE_COLOR"),
-    *("COARSE_STATE_MEMORY", "COARSE_RESTARTS", "COARSE_RESTARTED"),
+    *("COARSE_STATE_MEMORY", "COARSE_STATE_FILES", "COARSE_RESTARTS", "COARSE_RESTARTED"),
 )
 """Variables by which a launcher of this project tells its ranks of their job, which COARSE_NAMESPACE names."""
 HANDED = "socket:"

@@ -13,6 +13,7 @@ from coarse.errors import CheckpointError, ConfigError
 from coarse.faults.parts import OWN, SETTINGS, Part, PlainPart
 from coarse.plain import Plain
 from coarse.torch.groups.objects import TENSORS
+from coarse.transport.launcher import told_to_this_job
 
 NAME = "coarse.resumable"
 """The name under which an optimizer carries it."""
@@ -23,20 +24,24 @@ def carrier_in(parts: Mapping[str, object]) -> tuple[str, Any] | None:
     none.
 
     Raises:
-        ConfigError: there are two, or its states end with the job.
+        ConfigError: there are two.
     """
     found: list[tuple[str, Any]] = [(name, what) for name, what in parts.items() if _carries(what)]
     if len(found) > 1:
         raise ConfigError(f"Resumable: {found[0][0]!r} and {found[1][0]!r} both commit steps of their own; give one")
     if not found:
         return None
-    name, carrier = found[0]
-    if carrier.remote.declaration.storage is None:
+    return found[0]
+
+
+def require_kept(carrier: tuple[str, Any], environ: Mapping[str, str]) -> None:
+    """ConfigError where the optimizer's states end with their devices, though something keeps all else."""
+    name, optimizer = carrier
+    if optimizer.remote.declaration.storage is None and "COARSE_STATE_FILES" not in told_to_this_job(environ):
         raise ConfigError(
             f"Resumable: {name!r} has its states in the memory of devices (storage=None), which ends with them; give "
-            "model_in_network folders for storage"
+            "model_in_network folders for storage, or start by coarse run --restarts N, which holds that memory"
         )
-    return name, carrier
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

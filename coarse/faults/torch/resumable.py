@@ -23,7 +23,7 @@ from coarse.faults.memory import state_memory
 from coarse.faults.parts import POSITION, VALUES, Part, PlainPart, values_part
 from coarse.faults.progress import Progress
 from coarse.faults.torch.carried import NAME as CARRIED
-from coarse.faults.torch.carried import Carried, carrier_in, without_carried
+from coarse.faults.torch.carried import Carried, carrier_in, require_kept, without_carried
 from coarse.faults.torch.parts import part_of, require_sums_by_order, shared_by_all
 from coarse.faults.torch.passes import Passes
 from coarse.session import current
@@ -79,7 +79,6 @@ class Resumable:
         carrier = carrier_in(parts)
         own = without_carried(parts, carrier)
         made: dict[str, Part] = {name: part_of(name, what, alike, shared) for name, what in own.items()}
-        made[VALUES] = values_part(self.values, TENSORS)
         optimizers = [what for what in parts.values() if isinstance(what, torch.optim.Optimizer)]
         self._counts_steps, self._has_stepped, self._steps = bool(optimizers), False, 0
         for optimizer in optimizers:
@@ -92,10 +91,13 @@ class Resumable:
         self._keeping: Keeping | None = None
         self._carried: Carried | None = None
         made[POSITION] = PlainPart("the loader's state", self._passes.take, self._passes.put, TENSORS)
+        made[VALUES] = values_part(self.values, TENSORS)
         if carrier is not None:
             made = self._carry(made, carrier[1])
         if memory is None:
             return
+        if carrier is not None:
+            require_kept(carrier, os.environ)
         is_ddp = any(isinstance(what, torch.nn.parallel.DistributedDataParallel) for what in parts.values())
         require_sums_by_order(parts)
         self._keeping = keeping_of_job(

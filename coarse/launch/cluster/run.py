@@ -91,9 +91,9 @@ class ClusterRun:
             return replace(ended, lost_nodes=lost, lost_workers=workers)
 
         @contextmanager
-        def reach(memory: HeldMemory) -> Iterator[str]:
-            with DescriptorServer(box.outside(STATES), memory.slots_of_worker):
-                yield f"{HANDED}{STATES}"
+        def reach(memory: HeldMemory) -> Iterator[Mapping[str, str]]:
+            with DescriptorServer(str(box.outside(STATES)), memory):
+                yield {"COARSE_STATE_MEMORY": f"{HANDED}{STATES}", "COARSE_STATE_FILES": STATES}
 
         status = run_with_restarts(
             attempt, request.state_places, replace(endures, cold=True), os.environ, reach=reach,

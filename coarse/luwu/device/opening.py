@@ -12,10 +12,12 @@ from coarse.luwu.steps import OpenStore, StoreOpened
 from coarse.luwu.store.commit import Commit, Manifest
 from coarse.luwu.store.declaration import Declaration, on_disk, plan_all_reduce, plan_memory
 from coarse.luwu.store.folder import Disk, MemoryDisk, PagedFolder, require_fitting
+from coarse.luwu.store.held import HeldDisk
 from coarse.luwu.store.layout import DiskLayout, step_bytes
 from coarse.protocol.units import MIB
 from coarse.storage.checksums import best_checksum
 from coarse.storage.region import available_bytes
+from coarse.transport.launcher import told_to_this_job
 
 
 class OpenedFolders:
@@ -38,7 +40,7 @@ class OpenedFolders:
         self.folders: list[PagedFolder] = []
         self.resumed: Commit | None = None
         self.checksum = best_checksum()
-        disk: Disk = Disk() if declaration.storage is not None else MemoryDisk()
+        disk = Disk() if declaration.storage is not None else _memory_disk()
         with ExitStack() as opened:
             opened.callback(self.close)
             for path in paths:
@@ -166,6 +168,12 @@ def kernel_identity(kernel: str) -> str:
         return kernel
     identity: str = import_module("coarse.luwu.torch.fused").identity()
     return identity
+
+
+def _memory_disk() -> Disk:
+    """Files in memory: the launcher's where it starts the job again, else this process's."""
+    address = told_to_this_job(os.environ).get("COARSE_STATE_FILES")
+    return MemoryDisk() if address is None else HeldDisk(address)
 
 
 def _paths(declaration: Declaration, node: int) -> list[Path]:

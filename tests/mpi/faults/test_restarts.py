@@ -99,11 +99,13 @@ def test_sharded_models_go_on(quiet, tmp_path, mode):
 
 
 @pytest.mark.test_all
-def test_a_model_in_the_network_carries_all_else(quiet, tmp_path):
+@pytest.mark.parametrize("mode", ["luwu", "luwu in memory"])
+def test_a_model_in_the_network_carries_all_else(quiet, tmp_path, mode):
     kinds = ("worker:3", "device:7", "mpirun:9", "worker:11")
-    done = coarse_run(tmp_path / "out", "luwu", *kinds, options=("--restarts", "4"))
+    done = coarse_run(tmp_path / "out", mode, *kinds, options=("--restarts", "4"))
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "out") == quiet("luwu")
+    assert "begins anew" not in done.stderr
     assert done.stderr.count("the job starts again") == len(kinds), done.stderr
 
 

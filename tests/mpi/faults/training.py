@@ -23,6 +23,7 @@ import coarse.torch as ct
 MODE, FOLDER, *DISTURBANCES = sys.argv[1:]
 EPOCHS, ROWS, BATCH = 2, 48, 4
 PASSES = 3 if MODE == "accumulated" else 1
+LUWU = ("luwu", "luwu in memory")
 DATA_PARALLEL = MODE in ("coarse", "accumulated")
 DEVICE = os.environ.get("DEVICE", "cpu")
 
@@ -102,8 +103,9 @@ def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
         named = model.named_parameters()
         return model, ct.DistributedOptimizer(inner, named_parameters=named, backward_passes_per_step=PASSES)
-    if MODE == "luwu":
-        return ct.model_in_network(model, torch.optim.AdamW, lr=1e-2, storage=[f"{FOLDER}-states"])
+    if MODE in LUWU:
+        storage = [f"{FOLDER}-states"] if MODE == "luwu" else None
+        return ct.model_in_network(model, torch.optim.AdamW, lr=1e-2, storage=storage)
     model = ct.fully_shard(model, mode=MODE)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
 
@@ -147,10 +149,10 @@ def main() -> None:
     ends = (state.values, scheduler.get_last_lr(), scaler.state_dict(), torch.rand(2), np.random.rand())
     found = hashlib.sha256(repr(ends).encode())
     found.update(repr(torch.rand(3, device=DEVICE).tolist()).encode())
-    if MODE == "luwu":
+    if MODE in LUWU:
         with optimizer.summoned() as values:
             found.update(b"".join(values[name].numpy().tobytes() for name in sorted(values)))
-    for module in (model, *ema.values()) if MODE != "luwu" else ():
+    for module in (model, *ema.values()) if MODE not in LUWU else ():
         for tensor in [*module.parameters(), *module.buffers()]:
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
             found.update(local.detach().cpu().numpy().tobytes())

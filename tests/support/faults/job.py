@@ -150,9 +150,9 @@ class Worker:
         alike = {p for what in self.parts.values() if isinstance(what, torch.nn.Module) for p in what.parameters()}
         shared = {id(what) for what in self.parts.values() if isinstance(what, torch.optim.Optimizer)}
         made: dict[str, Part] = {name: part_of(name, what, alike, shared) for name, what in self.parts.items()}
-        made[VALUES] = values_part(self.values, TENSORS)
         self.passes = Passes(lambda _: None, is_kept=True)
         made[POSITION] = PlainPart("the place", self.passes.take, self.passes.put, TENSORS)
+        made[VALUES] = values_part(self.values, TENSORS)
         place = Place(worker=self.number, num_workers=meeting.num_workers, local=self.local)
         peers = SimulatedPeers(meeting, self.number)
         self.keeping = Keeping(made, memory, peers, place, FRAMEWORK, lambda _: None)

@@ -12,6 +12,7 @@ from coarse.launch import restarts
 from coarse.launch.departures import Failure
 from coarse.launch.mpirun import JobEnd
 from coarse.launch.restarts import run_with_restarts
+from coarse.launch.state_memory import HeldFiles
 from coarse.protocol.endurance import Endurance
 from coarse.protocol.place import Anywhere
 
@@ -31,6 +32,7 @@ class Memory:
         pass
 
     lock = nullcontext()
+    files = HeldFiles()
 
     def lose(self, workers) -> None:
         Memory.lost += [*workers]

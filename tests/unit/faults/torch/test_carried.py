@@ -7,7 +7,7 @@ import torch
 
 from coarse.errors import CheckpointError, ConfigError
 from coarse.faults.parts import VALUES, values_part
-from coarse.faults.torch.carried import Carried, carrier_in, without_carried
+from coarse.faults.torch.carried import Carried, carrier_in, require_kept, without_carried
 from coarse.faults.torch.parts import part_of
 from coarse.torch.groups.objects import TENSORS, dumps, loads
 
@@ -75,5 +75,8 @@ def test_other_parts_are_refused(script):
 def test_what_cannot_be_carried_is_refused_by_name(script):
     with pytest.raises(ConfigError, match="'a' and 'b' both commit steps"):
         carrier_in({"a": script.optimizer, "b": Network(script.model)})
+    in_memory = ("net", Network(script.model, storage=None))
     with pytest.raises(ConfigError, match=r"'net' has its states in the memory of devices \(storage=None\)"):
-        carrier_in({"net": Network(script.model, storage=None)})
+        require_kept(in_memory, {})
+    require_kept(in_memory, {"COARSE_STATE_FILES": "@states"})
+    require_kept(("net", script.optimizer), {})
