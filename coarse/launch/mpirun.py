@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ _INTERRUPT_GRACE_S = 30.0
 """What scripts have after a Ctrl-C, to save what they hold; torchrun gives as much."""
 _POLL_S = 0.25
 _MOST_ROUNDS = 100
+_LOOK_POLLS = 2
+"""How often it is looked which files ranks share, until some are found."""
 _STRANDED_POLLS = 20
 """For how many polls in a row an mpirun that has lost all its ranks may linger."""
 
@@ -195,6 +197,9 @@ class MpirunJob:
         self._may_strand = Path(argv[0]).name == "mpirun"
         self._had_ranks = False
         self._polls_alone = 0
+        self._polls = 0
+        self._shared: set[str] = set()
+        """How names of files begin that its ranks share, where they are killed before they are looked at."""
 
     def __enter__(self) -> Self:
         return self
@@ -203,7 +208,7 @@ class MpirunJob:
         if self._process.poll() is None:
             self.send_signal(signal.SIGTERM)
             self.wait_until_ended(_TERM_GRACE_S)
-        end_members(self._process.pid, (signal.SIGTERM, signal.SIGKILL))
+        end_members(self._process.pid, (signal.SIGTERM, signal.SIGKILL), shared=self._shared)
         self._process.wait()
         os.close(self._descriptor)
 
@@ -217,7 +222,7 @@ class MpirunJob:
 
     def kill_all(self) -> None:
         """Kill mpirun and all that it started, and return when these have ended."""
-        end_members(self._process.pid, (signal.SIGKILL,))
+        end_members(self._process.pid, (signal.SIGKILL,), shared=self._shared)
 
     def wait(self) -> int:
         """mpirun's exit status, 128 + n where signal n ended it."""
@@ -234,6 +239,9 @@ class MpirunJob:
             )[0]:
                 self._process.wait()
                 return True
+            self._polls += 1
+            if not self._shared and self._polls % _LOOK_POLLS == 0:
+                self._shared = jobs_of(self.processes())
             self._end_if_stranded()
         return False
 
@@ -429,10 +437,17 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def end_members(session: int, numbers: Sequence[signal.Signals], but: int | None = None) -> None:
+def end_members(
+    session: int, numbers: Sequence[signal.Signals], but: int | None = None, *, shared: Collection[str] = ()
+) -> None:
     """Send signals, one after another, to what is left of a session, `but` one process; return when it has ended, or
-    has not within the grace."""
-    jobs: set[str] = set()
+    has not within the grace.
+
+    Args:
+        shared: how names of files begin that its processes share and that are removed with them, beside those that
+            they have mapped now.
+    """
+    jobs = set(shared)
     for _ in range(_MOST_ROUNDS):  # some may be forked meanwhile
         members = set(session_members(session)) - {but}
         if not members:

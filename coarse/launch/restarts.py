@@ -54,13 +54,15 @@ class _Warming:
             self._ranks.close()
 
     def _wait(self) -> None:
-        """Start once there is a first commit; in a thread."""
+        """Start once there is a first commit, and look after ranks from then on; in a thread."""
+        assert self._ranks is not None
+        has_started = False
         while not self._stopped.wait(_LOOK_S):
-            layout = self._memory.layout_of_worker_0()
-            if layout is not None:
-                assert self._ranks is not None
+            if has_started:
+                self._ranks.look()
+            elif (layout := self._memory.layout_of_worker_0()) is not None:
                 self._ranks.start(needs_of(layout))
-                return
+                has_started = True
 
     def socket_path(self) -> str | None:
         """Return where ranks are forked, None where nothing does that yet."""

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from coarse.launch.mpirun import end_members, tell
+from coarse.launch.leftovers import jobs_of
+from coarse.launch.mpirun import end_members, session_members, tell
 
 _HERE = Path(__file__).parent
 _ENTRY = "coarse.launch.warm.program:run"
@@ -36,6 +37,7 @@ class WarmRanks:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._listens = False
         self._needs: Mapping[str, object] | None = None
+        self._shared: set[str] = set()
 
     def start(self, needs: Mapping[str, object]) -> None:
         """Start importing what a worker has imported, as it told at its commit: its modules, and the variables that
@@ -88,7 +90,13 @@ class WarmRanks:
     def end_ranks(self) -> None:
         """Kill all that was forked and has not ended, and return when it has."""
         if self._process is not None:
-            end_members(self._process.pid, (signal.SIGKILL,), but=self._process.pid)
+            shared, self._shared = self._shared, set()
+            end_members(self._process.pid, (signal.SIGKILL,), but=self._process.pid, shared=shared)
+
+    def look(self) -> None:
+        """Note which files forked ranks share, which are removed with them also where they are killed one by one."""
+        if (process := self._process) is not None and not self._shared:
+            self._shared = jobs_of(session_members(process.pid))
 
     def close(self) -> None:
         """End the process, and all that it has forked."""

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 import coarse.torch as ct
 
 MODE, FOLDER, *DISTURBANCES = sys.argv[1:]
-EPOCHS, ROWS, BATCH = 2, 48, 4
+EPOCHS, ROWS, BATCH = int(os.environ.get("EPOCHS", "2")), 48, 4
 PASSES = 3 if MODE == "accumulated" else 1
 LUWU = ("luwu", "luwu in memory")
 DATA_PARALLEL = MODE in ("coarse", "accumulated")
