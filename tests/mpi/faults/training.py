@@ -157,6 +157,7 @@ def main() -> None:
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
             found.update(local.detach().cpu().numpy().tobytes())
     Path(FOLDER, f"{ct.rank()}.txt").write_text(found.hexdigest())
+    print(f"worker {ct.rank()}: SHA-256 {found.hexdigest()}", flush=True)
     ct.shutdown()
 
 
