@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from contextlib import suppress
-from typing import Final, Self
+from typing import Final
 
+from coarse.launch.in_thread import InThread
 from coarse.launch.state_memory import HeldMemory
 from coarse.transport.arrival import user_of
 from coarse.transport.handed import FOUND, LONGEST_REQUEST_BYTES, MOST_S, NONE
@@ -15,7 +15,7 @@ from coarse.transport.handed import FOUND, LONGEST_REQUEST_BYTES, MOST_S, NONE
 _LOOK_S: Final = 0.2
 
 
-class DescriptorServer:
+class DescriptorServer(InThread):
     """Answers at a Unix socket, in a thread, whoever of this user asks."""
 
     def __init__(self, address: str, memory: HeldMemory) -> None:
@@ -25,19 +25,13 @@ class DescriptorServer:
         self._listener.bind(address.replace("@", "\0", 1))
         self._listener.listen()
         self._listener.settimeout(_LOOK_S)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="coarse-states", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        super().__init__("coarse-states")
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stopped.set()
-        self._thread.join()
+        super().__exit__(*exc_info)
         self._listener.close()
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.is_set():
             with suppress(TimeoutError):
                 channel, _ = self._listener.accept()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import secrets
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from coarse.errors import StorageError
 from coarse.launch.departures import exit_status, how_ended
 from coarse.launch.disk_copies import DiskCopies
 from coarse.launch.handing import DescriptorServer
+from coarse.launch.in_thread import InThread
 from coarse.launch.mpirun import JobEnd, tell
 from coarse.launch.state_memory import HeldMemory
 from coarse.launch.warm.ranks import WarmRanks, needs_of
@@ -31,33 +30,23 @@ COPY_EACH_S = 60.0
 _HASH_SEED = "0"
 
 
-class _Warming:
+class _Warming(InThread):
     """Has ranks' libraries imported beside the job, once each worker has committed."""
 
     def __init__(self, memory: HeldMemory, environ: Mapping[str, str], preload: Sequence[str] | None) -> None:
+        super().__init__("coarse-warming")
         self._memory = memory
         self._ranks = None if preload is None else WarmRanks(environ, preload)
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        if self._ranks is not None:
-            self._thread = threading.Thread(target=self._wait, name="coarse-warming", daemon=True)
-            self._thread.start()
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        super().__exit__(*exc_info)
         if self._ranks is not None:
             self._ranks.close()
 
-    def _wait(self) -> None:
-        """Start once there is a first commit, and look after ranks from then on; in a thread."""
-        assert self._ranks is not None
+    def _run(self) -> None:
+        """Start once there is a first commit, and look after ranks from then on."""
         has_started = False
-        while not self._stopped.wait(_LOOK_S):
+        while self._ranks is not None and not self._stopped.wait(_LOOK_S):
             if has_started:
                 self._ranks.look()
             elif (layout := self._memory.layout_of_worker_0()) is not None:
@@ -214,23 +203,14 @@ def _write_last(copies: DiskCopies, memory: HeldMemory) -> str:
     return f"version {version} of the states is in {copies.folder}" if version else ""
 
 
-class _Copying:
+class _Copying(InThread):
     """Writes what workers have committed to disk each minute, beside the job."""
 
     def __init__(self, copies: DiskCopies, memory: HeldMemory) -> None:
+        super().__init__("coarse-copying")
         self._copies, self._memory = copies, memory
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="coarse-copying", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _write(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.wait(COPY_EACH_S):
             try:
                 self._copies.write(self._memory)
