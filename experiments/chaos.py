@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     left: tuple[str, ...]
     """Processes of the job, and files of /dev/shm, that are there behind its end and were not before."""
     growth: float
-    """Memory of `coarse run` at its end over that at the first kill; 1.0 where nothing was killed."""
+    """Memory of `coarse run` at the last kill over that at the third, since the first starts load what others need."""
     text: str
 
 
@@ -103,7 +103,7 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
     lines = sorted({line.strip() for line in text.splitlines() if re.search(compare, line)})  # an end may come again
     seconds = time.monotonic() - begin_s  # noqa: TID251
     restarts = len(re.findall(r"the job starts again", text))
-    growth = sizes[-1] / sizes[0] if sizes else 1.0
+    growth = sizes[-1] / sizes[2] if len(sizes) > 2 else 1.0
     return Outcome(status, tuple(lines), killed, restarts, seconds, tuple(traces(command) - before), growth, text)
 
 

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import IO, Self
 
 from coarse.launch.cluster.box import ClusterBox
@@ -24,7 +23,7 @@ class Doorman:
     def __init__(self, box: ClusterBox) -> None:
         self._box = box
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(Path(box.launcher_socket).with_name(Path(SOCKET).name)))
+        self._listener.bind(str(box.outside(SOCKET)))
         self._listener.listen()
 
     def __enter__(self) -> Self:
