@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import keras
@@ -135,6 +136,7 @@ def set_generators(kept: Plain, strategy: CoarseStrategy) -> None:
 # --- kernels
 
 
+@cache
 def kernels() -> str:
     """Return the name of TensorFlow's kernels here, on which bits depend beside the script."""
     num_threads = tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0))

@@ -11,7 +11,6 @@ in a dataset, have no such place, and are refused.
 
 import json
 import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +21,7 @@ from coarse.errors import ConfigError
 from coarse.faults.keeping import Framework, Keeping, keeping_of_job
 from coarse.faults.memory import state_memory
 from coarse.faults.parts import POSITION, Part, PlainPart
-from coarse.faults.progress import Progress
+from coarse.faults.progress import Progress, tell, tell_for_all
 from coarse.plain import ARRAYS, Plain
 from coarse.session import current
 from tf_strategy import private_keras
@@ -100,11 +99,11 @@ class Resumable(keras.callbacks.Callback):
         runtime = current()
         worker = runtime.client_index
         assert worker is not None
-        self._progress = Progress(_tell if worker == 0 else _say_nothing)
+        self._progress = Progress(tell_for_all(worker))
         memory = state_memory(runtime.config, os.environ, worker, runtime.placement.num_clients)
         if memory is None:
             if worker == 0:
-                _tell("nothing keeps what Resumable commits; start by coarse run --restarts N, or set [faults]")
+                tell("nothing keeps what Resumable commits; start by coarse run --restarts N, or set [faults]")
             return
         if strategy in _in_use:
             raise ConfigError("Resumable: a job commits one call of fit; give the callback to one")
@@ -116,7 +115,7 @@ class Resumable(keras.callbacks.Callback):
             with strategy.scope():
                 self.model.optimizer.build(self.model.trainable_variables)
         self._keeping = keeping_of_job(
-            runtime, self._parts(strategy), memory, _gathering(strategy), _FRAMEWORK, _tell, every=self._every,
+            runtime, self._parts(strategy), memory, _gathering(strategy), _FRAMEWORK, tell, every=self._every,
             other_kernels=self._other_kernels,
         )  # fmt: skip
         self._watch_callbacks()
@@ -309,12 +308,3 @@ def _gathering(strategy: CoarseStrategy) -> Any:  # noqa: ANN401
         return [json.loads(blob) for blob in strategy.gather_bytes(json.dumps(value).encode())]
 
     return gather
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"coarse: {text}\n")
-    sys.stderr.flush()
-
-
-def _say_nothing(_: str) -> None:
-    """One worker speaks for all."""

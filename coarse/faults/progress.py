@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 from coarse.protocol.clock import WallClock
@@ -11,6 +12,17 @@ from coarse.transport.launcher import told_to_this_job
 RESTARTED = "COARSE_RESTARTED"
 """Variable of `coarse run`: seconds from the first sign of the end to the decision, from there until all processes had
 ended, and when that was, by the system's monotonic clock."""
+
+
+def tell(text: str) -> None:
+    """Say something of the job's states on standard error."""
+    sys.stderr.write(f"coarse: {text}\n")
+    sys.stderr.flush()
+
+
+def tell_for_all(worker: int) -> Callable[[str], None]:
+    """Return what tells on worker 0, which speaks for all, and is silent on others."""
+    return tell if worker == 0 else lambda _: None
 
 
 class Progress:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
@@ -21,7 +20,7 @@ from coarse.errors import ConfigError, StorageError
 from coarse.faults.keeping import Framework, Keeping, keeping_of_job
 from coarse.faults.memory import state_memory
 from coarse.faults.parts import POSITION, VALUES, Part, PlainPart, values_part
-from coarse.faults.progress import Progress
+from coarse.faults.progress import Progress, tell, tell_for_all
 from coarse.faults.torch.carried import NAME as CARRIED
 from coarse.faults.torch.carried import Carried, carrier_in, require_kept, without_carried
 from coarse.faults.torch.parts import part_of, require_sums_by_order, shared_by_all
@@ -84,7 +83,7 @@ class Resumable:
         for optimizer in optimizers:
             optimizer.register_step_post_hook(self._note_step)
         self._calls, self._has_told = 0, False
-        told_by_one = self._tell if worker == 0 else _say_nothing
+        told_by_one = tell_for_all(worker)
         self._progress = Progress(told_by_one)
         memory = state_memory(runtime.config, os.environ, worker, runtime.placement.num_clients)
         self._passes = Passes(told_by_one, is_kept=memory is not None or carrier is not None)
@@ -101,7 +100,7 @@ class Resumable:
         is_ddp = any(isinstance(what, torch.nn.parallel.DistributedDataParallel) for what in parts.values())
         require_sums_by_order(parts)
         self._keeping = keeping_of_job(
-            runtime, made, memory, allgather_object, FRAMEWORK, self._tell, every=every, other_kernels=other_kernels,
+            runtime, made, memory, allgather_object, FRAMEWORK, tell, every=every, other_kernels=other_kernels,
             is_ddp=is_ddp,
         )  # fmt: skip
         calls, steps = self._keeping.go_on()
@@ -180,7 +179,7 @@ class Resumable:
         """
         if not self.is_kept:
             if not self._has_told and self._worker == 0:
-                self._tell("nothing keeps what commit() stores; start by coarse run --restarts N, or set [faults]")
+                tell("nothing keeps what commit() stores; start by coarse run --restarts N, or set [faults]")
             self._has_told = True
             return False
         if self._counts_steps and not self._has_stepped:
@@ -195,11 +194,3 @@ class Resumable:
         if is_due:
             self._progress.on_commit(self._calls)
         return is_due
-
-    def _tell(self, text: str) -> None:
-        sys.stderr.write(f"coarse: {text}\n")
-        sys.stderr.flush()
-
-
-def _say_nothing(_: str) -> None:
-    """One worker speaks for all."""

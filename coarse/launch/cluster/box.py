@@ -39,7 +39,6 @@ class ClusterBox:
     def __init__(self, plan: ClusterPlan) -> None:
         self.plan = plan
         self._opened = ExitStack()
-        self._holders: dict[str, int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._before: dict[str, Crossed] = {}
 
@@ -59,8 +58,8 @@ class ClusterBox:
         return [*self._enter(self.plan.head), "env", f"--chdir={os.getcwd()}", *argv]
 
     def outside(self, path: str) -> Path:
-        """A file that head and nodes share, as it is reached from here."""
-        return self._outside(path)
+        """A file of the cluster's memory, which head and nodes share, as it is reached from here."""
+        return Path(f"/proc/{self._holder(self.plan.head)}/root{path}")
 
     def lost_nodes(self) -> tuple[str, ...]:
         """The nodes whose holder has ended, and with it all that ran on them."""
@@ -97,7 +96,7 @@ class ClusterBox:
         self._hold(opened, plan.head, hold_argv(plan.head, own_processes=False))
         for command in plan.memory_commands():
             self._run(command)
-        self._outside(HOSTS).write_text(plan.hosts_text())
+        self.outside(HOSTS).write_text(plan.hosts_text())
         for command in plan.head_commands():
             self._run(command)
         self._opened = opened
@@ -106,15 +105,15 @@ class ClusterBox:
         self._write_agent()
 
     def _add_node(self, node: str) -> None:
-        shared = ("nsenter", f"--target={self._holders[self.plan.head]}", "--mount", "--")
+        shared = ("nsenter", f"--target={self._holder(self.plan.head)}", "--mount", "--")
         holder = self._hold(self._opened, node, (*shared, *hold_argv(node, own_processes=True)))
         for command in self.plan.node_commands(node, str(holder)):
             self._run(command)
         self._before[node] = self._count(node)
 
     def _write_agent(self) -> None:
-        agent = self._outside(AGENT)
-        agent.write_text(self.plan.agent_text({node: str(self._holders[node]) for node in self.plan.nodes}))
+        agent = self.outside(AGENT)
+        agent.write_text(self.plan.agent_text({node: str(self._holder(node)) for node in self.plan.nodes}))
         agent.chmod(0o755)
 
     def _hold(self, opened: ExitStack, name: str, argv: Sequence[str]) -> int:
@@ -131,7 +130,7 @@ class ClusterBox:
         if process.stdout.readline().strip() != b"holding":
             said = process.stderr.read().decode(errors="replace").strip()
             raise ClusterError(f"namespaces for {name} were wanted, but {argv[0]} said {said!r}: {_REMEDY}")
-        self._holders[name], self._processes[name] = process.pid, process
+        self._processes[name] = process
         return process.pid
 
     def _run(self, command: Command) -> None:
@@ -148,14 +147,14 @@ class ClusterBox:
             raise ClusterError(f"`{text}` on {command.place} was refused: {said}; {_REMEDY}")
 
     def _enter(self, name: str) -> tuple[str, ...]:
-        return enter_argv(str(self._holders[name]), own_processes=False)
+        return enter_argv(str(self._holder(name)), own_processes=False)
 
-    def _outside(self, path: str) -> Path:
-        """A file of the cluster's memory, as it is reached from here."""
-        return Path(f"/proc/{self._holders[self.plan.head]}/root{path}")
+    def _holder(self, name: str) -> int:
+        """The process that has the namespaces of `name`."""
+        return self._processes[name].pid
 
     def _count(self, node: str) -> Crossed:
-        return crossed(Path(f"/proc/{self._holders[node]}/net/dev").read_text(), NODE_INTERFACE)
+        return crossed(Path(f"/proc/{self._holder(node)}/net/dev").read_text(), NODE_INTERFACE)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
