@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-faults bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc soak readme validate test-gpu bench-gpu clean
+.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-faults bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-odc soak readme validate test-gpu bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -231,19 +231,14 @@ bench-odc: $(INSTALLED)
 	$(BIN)/python benchmarks/odc_emulated.py
 	$(BIN)/python benchmarks/odc_paper.py
 
-# LuWu's figures 10 to 15, simulated by the optimizer node's own machine.
-bench-luwu-paper: $(INSTALLED)
-	$(BIN)/python benchmarks/luwu_paper.py
-
 # The README's figures and the tables of docs from the results of `make bench`.
 readme: $(INSTALLED)
 	$(BIN)/python benchmarks/readme_table.py
 
-# What the texts of the COARSE and FCDP papers claim, and parts of FSDP, CCCL and cMPI, simulated; three pages keep the tables.
+# What the texts of five papers claim, and of two of pools, simulated; docs/validation.md keeps the tables.
+# Under all that their inputs may have been: coarse validate --intervals --docs docs/intervals.md (half an hour).
 validate: $(INSTALLED)
-	$(BIN)/python -m experiments.coarse_paper.validate --docs docs/validation.md
-	$(BIN)/python -m experiments.fcdp_paper.validate --docs docs/sharded_validation.md
-	$(BIN)/python -m experiments.cxl_pool.validate --docs docs/pool_validation.md
+	$(BIN)/coarse validate --docs docs/validation.md
 
 clean:
 	rm -rf $(VENV) .versions build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -19,9 +19,9 @@ import torch
 
 import coarse
 import coarse.torch as ct
-from benchmarks.odc_simulated import FORWARD_SHARE
 from benchmarks.replayed import Replayed, ReplayedBlock
 from coarse.session import current
+from experiments.odc_paper.job import FORWARD_SHARE
 
 BLOCKS, ELEMENTS = 6, 1 << 19
 """Of float32: 2 MiB each, since the box lets a burst of some 60 kB through at once."""

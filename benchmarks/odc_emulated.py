@@ -20,11 +20,11 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from benchmarks.odc_simulated import Job
 from benchmarks.provenance import provenance
 from coarse.parallel.packing.costs import QWEN_1_5B
 from coarse.strategy.sharding import Sum
 from experiments.long_tail.lengths import draw_lengths
+from experiments.odc_paper.job import Job
 
 RESULTS = Path(__file__).parent / "results" / "odc-emulated.json"
 NODES, WORKERS_OF_NODE = 2, 4

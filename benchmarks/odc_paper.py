@@ -18,67 +18,53 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.odc_simulated import Job
 from benchmarks.provenance import provenance
 from coarse.parallel.packing.costs import QWEN_7B
-from coarse.parallel.packing.partitions import get_seqlen_balanced_partitions
-from coarse.parallel.packing.plans import MinibatchPlan
 from coarse.protocol.dtypes import DType
 from coarse.strategy.sharding import Sum
-from experiments.long_tail.lengths import MEAN_TOKENS, SIGMAS, draw_lengths
+from experiments.long_tail.lengths import SIGMAS
+from experiments.odc_paper.balance import (
+    BASE,
+    CAP,
+    NUM_MINIBATCHES,
+    RL_BASE,
+    SIZES,
+    WORKERS_OF_NODE,
+    Row,
+    drawn,
+    most_gain,
+    points,
+    put,
+    rl_points,
+    rolled,
+    tuned,
+    ways_of,
+)
+from experiments.odc_paper.job import Job
 
 RESULTS = Path(__file__).parent / "results" / "odc-paper.json"
-CAP = 65_536
-WORKERS_OF_NODE = 8
-SIZES = (1, 2, 4, 8)
-NUM_MINIBATCHES = {8: 24, 32: 8, 128: 2, 1024: 1}
-"""By workers."""
 MODEL_ELEMENTS = 7_600_000_000
 NUM_UNITS = {8: 28, 32: 14, 1024: 2}
 """By workers: 28 layers in so many units, so that a thousand workers take minutes."""
 GBITS = (800, 80)
-RL_MEAN_TOKENS, RL_MOST_TOKENS = 8_000, 16_384
-"""Assumed: of a response to a prompt of AIME, and the longest that is sampled."""
-RL_CAP = 16_384
-"""Verl's default of ppo_max_token_len_per_gpu."""
-RL_SIZES = (2, 4, 8, 16)
-Row = dict[str, Any]
-Lengths = list[list[int]]
-
-
-def drawn(data: str, sigma: float, minibatch: int, number: int, seed: int) -> Lengths:
-    """By minibatch."""
-    if data == "aime":
-        factor, most = RL_MEAN_TOKENS / MEAN_TOKENS["longalign"], RL_MOST_TOKENS
-        data = "longalign"
-    else:
-        factor, most = 1.0, CAP
-    found = draw_lengths(data, sigma, minibatch * number, factor, most, seed)
-    return [found[begin : begin + minibatch] for begin in range(0, len(found), minibatch)]
 
 
 def balance_rows() -> list[Row]:
-    """Seconds of each way, and idle shares, where communication takes no time."""
-    rows = []
-    for num_workers in (8, 32, 128):
-        job = Job(num_workers=num_workers, workers_of_node=WORKERS_OF_NODE, cost=QWEN_7B)
-        for data in MEAN_TOKENS:
-            for sigma in SIGMAS:
-                for size in SIZES:
-                    row: Row = {"data": data, "sigma": sigma, "workers": num_workers, "size": size}
-                    lengths = drawn(data, sigma, size * num_workers, NUM_MINIBATCHES[num_workers], seed=size)
-                    for balance in ("local_sort", "lb_micro", "lb_mini"):
-                        costs = job.costs(job.balanced(balance, CAP, lengths), lengths)
-                        if balance != "lb_mini":
-                            put(row, f"fsdp + {balance}", job.fsdp_s(costs))
-                        put(row, f"odc + {balance}", job.odc_s(costs, cache=True))
-                    rows.append(row)
-                    print(said(row), flush=True)
-    return rows
+    """Seconds of each way, and idle shares, where communication takes no time; of 128 workers, too."""
+    return [_told(tuned(point)) for point in points((8, 32, 128), SIGMAS)]
+
+
+def rl_rows() -> list[Row]:
+    """Responses of unequal length, as many on each worker, whichever the mode."""
+    return [_told(rolled(point)) for point in rl_points(SIGMAS)]
+
+
+def _told(row: Row) -> Row:
+    print(said(row), flush=True)
+    return row
 
 
 def communication_rows() -> list[Row]:
@@ -103,74 +89,17 @@ def communication_row(num_workers: int, gbit: int, size: int) -> Row:
     row: Row = {"data": "longalign", "sigma": 1.0, "workers": num_workers, "size": size, "gbit": gbit}
     lengths = drawn("longalign", 1.0, size * num_workers, min(4, NUM_MINIBATCHES[num_workers]), seed=size)
     costs = {way: job.costs(job.balanced(way, CAP, lengths), lengths) for way in ("lb_micro", "lb_mini")}
-    put(row, "fsdp + lb_micro", job.fsdp_s(costs["lb_micro"]))
+    put(row, BASE, job.fsdp_s(costs["lb_micro"]))
     put(row, "odc, cache + lb_mini", job.odc_s(costs["lb_mini"], cache=True))
     if num_workers < max(NUM_UNITS):
         put(row, "odc, cache, float32 + lb_mini", job.odc_s(costs["lb_mini"], cache=True, sums=Sum.FLOAT32))
         put(row, "odc + lb_mini", job.odc_s(costs["lb_mini"]))
-    print(said(row), flush=True)
-    return row
-
-
-def rl_plan(lengths: list[int], num_workers: int) -> MinibatchPlan:
-    """As verl divides: as many samples on each worker, then equally many microbatches, a worker's alike in tokens."""
-    parts = get_seqlen_balanced_partitions(lengths, num_workers, equal_size=True)
-    own = [[lengths[sample] for sample in part] for part in parts]
-    number = max(1, *(-(-sum(some) // RL_CAP) for some in own))
-    while True:
-        packed = [get_seqlen_balanced_partitions(some, number, equal_size=False) for some in own]
-        tokens = [sum(some[one] for one in group) for some, groups in zip(own, packed, strict=True) for group in groups]
-        if max(tokens) <= RL_CAP:
-            break
-        number += 1
-    return MinibatchPlan(tuple(
-        tuple(tuple(part[one] for one in group) for group in groups) for part, groups in zip(parts, packed, strict=True)
-    ))  # fmt: skip
-
-
-def rl_rows() -> list[Row]:
-    """Responses of unequal length, as many on each worker, whichever the mode."""
-    rows = []
-    for num_workers in (8, 32):
-        job = Job(num_workers=num_workers, workers_of_node=WORKERS_OF_NODE, cost=QWEN_7B)
-        for sigma in SIGMAS:
-            for size in RL_SIZES:
-                row: Row = {"data": "aime", "sigma": sigma, "workers": num_workers, "size": size}
-                lengths = drawn("aime", sigma, size * num_workers, NUM_MINIBATCHES[num_workers], seed=size)
-                costs = job.costs([rl_plan(some, num_workers) for some in lengths], lengths)
-                put(row, "fsdp + verl", job.fsdp_s(costs))
-                put(row, "odc + verl", job.odc_s(costs, cache=True))
-                by_cost = job.balanced("lb_mini", RL_CAP, lengths, equal_samples=True)
-                put(row, "odc + lb_mini, equal samples", job.odc_s(job.costs(by_cost, lengths), cache=True))
-                rows.append(row)
-                print(said(row), flush=True)
-    return rows
-
-
-def put(row: Row, way: str, found: tuple[float, float]) -> None:
-    """Seconds and idle share of a way."""
-    row[way], row[f"idle, {way}"] = found
-
-
-def ways_of(row: Row) -> list[str]:
-    """The ways that a row compares."""
-    return [key.removeprefix("idle, ") for key in row if key.startswith("idle, ")]
-
-
-def base_of(row: Row) -> str:
-    """What the others are held to: mode fsdp with the best balance that it can have."""
-    return "fsdp + verl" if "fsdp + verl" in row else "fsdp + lb_micro"
-
-
-def most_gain(row: Row) -> float:
-    """Of mode odc in any way over the base."""
-    base: float = row[base_of(row)]
-    return base / min(row[way] for way in ways_of(row) if way.startswith("odc")) - 1
+    return _told(row)
 
 
 def said(row: Row) -> str:
     """A line."""
-    base = row[base_of(row)]
+    base = row[RL_BASE if RL_BASE in row else BASE]
     gains = ", ".join(f"{way} {base / row[way] - 1:+.0%}, idle {row[f'idle, {way}']:.0%}" for way in ways_of(row))
     link = f"  {row['gbit']} Gbit/s" if "gbit" in row else ""
     return (

@@ -16,9 +16,9 @@ import torch
 
 import coarse
 import coarse.torch as ct
-from benchmarks.odc_simulated import FORWARD_SHARE
 from benchmarks.replayed import Replayed, ReplayedBlock
 from coarse.protocol.clock import WallClock
+from experiments.odc_paper.job import FORWARD_SHARE
 
 
 def replayed(order: dict[str, Any], way: dict[str, Any]) -> list[float]:

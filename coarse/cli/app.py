@@ -22,7 +22,7 @@ HELP_LINES = {
     "report": "Draw a run: timelines, links over time and comparison bars as PNG, and one self-contained HTML page.",
     "shard": "Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode.",
     "sweep": "Simulate a training job at many points: rows, a picture, and where one mode becomes faster than another.",
-    "validate": "Simulate what the COARSE and FCDP papers claim, and parts of three others: paper, ours, verdict.",
+    "validate": "Simulate what five papers, and two of pools, claim: paper, ours, verdict.",
 }
 """In the order of `coarse --help`; each is the first line of what the command says of itself."""
 MODULES = {name: f"coarse.cli.{name}" for name in HELP_LINES} | {"report": "coarse.cli.report.command"}

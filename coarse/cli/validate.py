@@ -1,4 +1,4 @@
-"""`coarse validate`: claims of the COARSE and FCDP papers, and of parts of FSDP, CCCL and cMPI, simulated."""
+"""`coarse validate`: what five papers and two of pools claim, simulated."""
 
 import sys
 from pathlib import Path
@@ -17,28 +17,24 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def validate(
     out: Annotated[Path, typer.Option(help="The folder for rows as JSON.")] = Path("results/validation"),
+    only: Annotated[
+        str, typer.Option(help="Some papers, separated by commas: coarse, fsdp, fcdp, luwu, odc, cccl, cmpi.")
+    ] = "",
+    docs: Annotated[Path | None, typer.Option(help="Write the tables as this Markdown page, too.")] = None,
     intervals: Annotated[
-        bool, typer.Option(help="COARSE's and FCDP's rows under all that their inputs may have been, instead.")
+        bool, typer.Option(help="Rows under all that their inputs may have been, instead; half an hour.")
     ] = False,
 ) -> None:
-    """Simulate what the COARSE and FCDP papers claim, and parts of three others: paper, ours, verdict."""
+    """Simulate what five papers, and two of pools, claim: paper, ours, verdict."""
     with wrong_input_ends_with_2():
-        if not (_REPOSITORY / "experiments" / "coarse_paper").is_dir():
+        if not (_REPOSITORY / "experiments" / "validate.py").is_file():
             raise ConfigError(
                 "the papers' evaluations are in experiments/ of the repository, which is not at "
                 f"{_REPOSITORY}; clone it and run `make validate` there"
             )
         out.mkdir(parents=True, exist_ok=True)  # before minutes of simulation, after which it could not be written
         sys.path.append(str(_REPOSITORY))
-        if intervals:
-            from experiments.coarse_paper import intervals as coarse_intervals
-            from experiments.fcdp_paper import intervals as sharded_intervals
+        from experiments.validate import chosen, run, run_intervals
 
-            studies = (coarse_intervals.STUDY, sharded_intervals.STUDY)
-            raise typer.Exit(max(study.run(Console(), out=out) for study in studies))
-        from experiments.coarse_paper import validate as coarse_paper
-        from experiments.cxl_pool import validate as pools
-        from experiments.fcdp_paper import validate as sharded_papers
-
-        console = Console()
-        raise typer.Exit(max(paper.run(console, out=out) for paper in (coarse_paper, sharded_papers, pools)))
+        runs = run_intervals if intervals else run
+        raise typer.Exit(runs(Console(), papers=chosen(only), out=out, docs=docs))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from coarse.errors import CheckpointError, ConfigError, MismatchError, StorageError
-from coarse.faults.imports import imports
 from coarse.faults.memory import StateMemory
 from coarse.faults.parts import OWN, Item, Part, Taken, items_of
 from coarse.faults.peers import LivePeers, Peers
@@ -27,6 +26,7 @@ from coarse.faults.repeatable import require_repeatable
 from coarse.plain import Plain, Tensors
 from coarse.protocol.commits import Choice, choose
 from coarse.storage.state_file import BLOCK_BYTES, BlockSums, StoredVersion
+from coarse.transport.imports import imports
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime

@@ -3,21 +3,23 @@
 
 Counted: parameters, gradients and optimizer states (Rajbhandari et al. 2020, "ZeRO", section 3.1: 16 bytes per
 parameter with Adam, in fp32 as in mixed precision), and activations (`models`, [Note: saved for backward]).
-Parameters and optimizer states that live in memory devices don't count, nor what an optimizer there needs.
+Optimizer states and master parameters in memory devices don't count, nor what an optimizer there needs.
 
-[Note: labelled assumptions of memory] Three rows rest on no measurement. (1) Early products: in google-research/bert
+[Note: labelled assumptions of memory] Three things rest on no measurement. (1) Early products: in google-research/bert
 optimization.py Adam is a graph of products, of which three depend on no gradient (decayed first moment, decayed second
 moment, weight decay times parameters), so that the executor may compute them, each as large as all parameters, while
 backward still runs. (2) 1 GiB for the CUDA context, libraries, communication buffers and fragmentation. (3) Where
-parameters live in memory devices, the GPU holds the two largest layers: the one that computes and the next.
+memory devices keep parameters and optimizer states, the client holds one copy of the parameters, in what it computes
+in (COARSE III-D: it "maintains local parameters"), so that each is pushed once and pulled once an iteration.
 
 [Note: held against published limits] With GRAPH_FRAMEWORK the account's largest batches of BERT-large in fp32 with Adam
 on 12 GiB are 12, 5, 2, 1, 1 and 0 for sequences of 64, 128, 256, 320, 384 and 512; google-research/bert's README has
 12, 6, 2, 1, 0 and 0 (one Titan X, TensorFlow 1.11). At sequence 384 it has 3 on 16 GiB and 13 on 32 GiB; NVIDIA
 DeepLearningExamples' TensorFlow BERT README has fp32 batch 2 running and 4 out of memory on a V100 of 16 GB, and 7
-running on 32 GB. With parameters in memory devices the account has 8 on 16 GiB. So COARSE figure 16e's limits (batch 2
-fits and 4 doesn't without memory devices, 4 fits with them) are outcomes for a V100 of 16 GB. They hang on assumption
-(1), by 0.4 GiB: without it, or with FUSED_FRAMEWORK, batch 4 fits on 16 GiB; on 32 GiB it fits in every account.
+running on 32 GB. With optimizer states in memory devices the account has 7 on 16 GiB. So COARSE figure 16e's limits
+(batch 2 fits and 4 doesn't without memory devices, 4 fits with them) are outcomes for a V100 of 16 GB. They hang on
+assumption (1), by 0.4 GiB: without it, or with FUSED_FRAMEWORK, batch 4 fits on 16 GiB; on 32 GiB it fits in every
+account.
 """
 
 import enum
@@ -80,8 +82,8 @@ class Training:
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.ADAM
     framework: Framework = GRAPH_FRAMEWORK
-    parameters_on_device: bool = False
-    """Whether parameters and optimizer states live in memory devices (COARSE III) instead of the GPU."""
+    states_on_device: bool = False
+    """Whether optimizer states and master parameters live in memory devices (COARSE III) instead of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,13 @@ def account(training: Training, batch: int) -> MemoryAccount:
 def _states(training: Training) -> tuple[MemoryRow, ...]:
     """Parameters and what the optimizer keeps, as far as the GPU holds them."""
     model, itemsize = training.model, training.precision.itemsize
-    if training.parameters_on_device:
-        largest = sorted(layer.num_parameters for layer in model.layers)[-2:]
-        return (MemoryRow("parameters of two layers", sum(largest) * itemsize, is_assumption=True),)
+    parameters = MemoryRow("parameters", model.num_parameters * itemsize, is_assumption=training.states_on_device)
+    if training.states_on_device:
+        return (parameters,)
     num_fp32_copies = training.optimizer.num_states + (training.precision is not Precision.FP32)
     num_products = training.optimizer.num_early_products if training.framework.has_early_products else 0
     return (
-        MemoryRow("parameters", model.num_parameters * itemsize),
+        parameters,
         MemoryRow("optimizer states", num_fp32_copies * model.num_parameters * _FP32_BYTES),
         MemoryRow("early products", num_products * model.num_parameters * _FP32_BYTES, is_assumption=True),
     )
@@ -148,8 +150,8 @@ def require_fit(training: Training, batch: int, capacity_bytes: int) -> MemoryAc
     keeps_some = training.model.activation_bytes_per_sample(training.precision, training.framework.kernels) > 0
     largest_batch = max_batch(training, capacity_bytes) if keeps_some else 0
     remedies = [f"lower the batch to {largest_batch}"] if largest_batch else ["take a GPU with more memory"]
-    if not training.parameters_on_device:
-        remedies.append("keep parameters and optimizer states in memory devices")
+    if not training.states_on_device:
+        remedies.append("keep optimizer states in memory devices")
     raise CapacityError(
         f"{training.model.name} in {training.precision} with {training.optimizer} at batch {batch} needs "
         f"{_gib(needed.total_bytes)} ({rows}) but the GPU has {_gib(capacity_bytes)}; {' or '.join(remedies)}"

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from coarse.hardware.quantities import require_positive
 from coarse.hardware.wire import Wire, reached_bytes_per_s
 
+SNOOP_OVER_LINE = 1 / 5
+"""A line of 64 bytes takes five slots of CXL's 68-byte flits, its header and four of data; to snoop one more sharer
+takes one slot each way. A protocol with filters asks fewer, and one that lets sharers take turns has 1."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Coherence:
@@ -20,7 +24,8 @@ class Coherence:
     store_bytes_per_s: float
     latency_s: float
     sharer_growth: float
-    """Each further sharer of the memory adds this part of a lone client's time to every access; with flushes none."""
+    """Each further sharer of the memory adds this part of a lone client's time to every access; with flushes none.
+    SNOOP_OVER_LINE where nothing else is known."""
     load_outstanding_bytes: float | None = None
     """Cache lines that a client has under way at once, in bytes: loads come at most at this over the latency. None
     where latency is hidden, however long."""

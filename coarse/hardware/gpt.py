@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from coarse.errors import ConfigError
-from coarse.hardware.models import Layer, Model, NamedShape
+from coarse.hardware.models import Layer, Model, NamedShape, Precision
 from coarse.hardware.quantities import require_positive
 
 GPT_VOCABULARY = 50257
@@ -100,6 +100,12 @@ def adapter_numel(shape: GptShape, rank: int) -> int:
     """Parameters of LoRA's adapters in one block: two thin matrices beside each of q, k, v and o (FCDP V-D)."""
     require_positive("rank", rank)
     return 4 * 2 * rank * shape.hidden
+
+
+def logit_bytes(precision: Precision) -> int:
+    """Bytes of one number that the head yields, as transformers' causal models keep it: itself, its shifted copy, its
+    log-probability, and two gradients."""
+    return 5 * precision.itemsize
 
 
 def logits_numel(sequence: int, vocabulary: int = GPT_VOCABULARY) -> int:

@@ -129,8 +129,13 @@ BERT_LARGE = BertShape(num_layers=24, hidden=1024, num_heads=16, intermediate=40
 
 def resnet50() -> Model:
     """ResNet-50 on ImageNet."""
+    return resnet(RESNET50_BLOCKS, "resnet50")
+
+
+def resnet(blocks: tuple[int, ...], name: str) -> Model:
+    """A ResNet of bottleneck blocks, so many in each of four stages, on ImageNet, under a name."""
     side = RESNET_IMAGE_SIDE
-    return Model(name="resnet50", sample=f"{side} x {side} image", layers=tuple(_resnet50_layers()))
+    return Model(name=name, sample=f"{side} x {side} image", layers=tuple(_resnet_layers(blocks)))
 
 
 def bert_large(sequence: int = 384) -> Model:
@@ -173,12 +178,12 @@ def model_named(name: str) -> Model:
     return MODELS[name]()
 
 
-def _resnet50_layers() -> Iterator[Layer]:
+def _resnet_layers(blocks: tuple[int, ...]) -> Iterator[Layer]:
     side = RESNET_IMAGE_SIDE // 2
     yield _convolution("conv1", "bn1", inputs=3, outputs=64, kernel=7, side_in=RESNET_IMAGE_SIDE, side_out=side)
     pooled_numel = 64 * side**2  # the first activation, which max pooling reads again
     inputs, side = 64, side // 2
-    for stage, num_blocks in enumerate(RESNET50_BLOCKS):
+    for stage, num_blocks in enumerate(blocks):
         width = 64 * 2**stage
         for block in range(num_blocks):
             stride = 2 if stage > 0 and block == 0 else 1

@@ -166,7 +166,7 @@ def _until_it_ends(
         ended = attempt({**told, "COARSE_RESTARTS": str(restarts)}, warming.socket_path(), warming.end_ranks)
         if not ended.status or ended.was_asked:
             return ended, ""
-        versions, cause = memory.versions(), _cause(ended)
+        versions, cause = memory.progress(), _cause(ended)
         if ended.failure is not None and ended.failure.is_own:
             now = (versions, ended.failure.error, ended.failure.status)
             if not min(versions):

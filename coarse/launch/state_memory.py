@@ -12,6 +12,7 @@ from coarse.protocol.place import Folder, MemoryPlace, NumaNode
 from coarse.storage.numa import bind, require_node
 from coarse.storage.region import create_memory_file
 from coarse.storage.state_file import StateFile
+from coarse.transport.commit_note import NAME as NOTE
 
 _CHUNK_BYTES: Final = 1 << 24
 
@@ -138,8 +139,8 @@ class HeldMemory:
                 at += len(chunk)
 
     def layout_of_worker_0(self) -> bytes | None:
-        """Return the layout of a version of worker 0's, None where it has none that is whole now."""
-        for descriptor in self._descriptors[:NUM_SLOTS]:
+        """Return the layout of a version of worker 0's, or of its note; None where there is none that is whole now."""
+        for descriptor in (*self._descriptors[:NUM_SLOTS], *self.files.find(NOTE)):
             slot = StateFile(os.dup(descriptor), "the state memory")
             try:
                 found = slot.read()
@@ -150,6 +151,11 @@ class HeldMemory:
             if found is not None:
                 return found.layout
         return None
+
+    def progress(self) -> tuple[int, ...]:
+        """Return by worker the newest version that it has recorded, or that is committed elsewhere; 0 for none."""
+        elsewhere = max((self.number_in(descriptor) for descriptor in self.files.find(NOTE)), default=0)
+        return tuple(max(version, elsewhere) for version in self.versions())
 
     def versions(self) -> tuple[int, ...]:
         """Return by worker the newest version that it has recorded, 0 for none."""

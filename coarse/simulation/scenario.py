@@ -196,15 +196,15 @@ class Scenario(JobOptions):
     def gpu_memory(self, optimizer: Optimizer = Optimizer.ADAM) -> MemoryAccount:
         """What one worker's GPU holds at the peak of an iteration; CapacityError where that is more than it has.
 
-        Only all-reduce keeps parameters and optimizer states there; memory devices hold them otherwise, by COARSE's
-        word (III-B). Live, a worker of DistributedOptimizer holds them in every mode.
+        Only all-reduce keeps optimizer states there; memory devices hold them otherwise, by COARSE's word (III-B, D).
+        Live, a worker of DistributedOptimizer holds them in every mode.
         """
         training = Training(
             model=self.model,
             precision=self.profile.precision,
             optimizer=optimizer,
             framework=EAGER_FRAMEWORK,
-            parameters_on_device=self.strategy.uses_devices,
+            states_on_device=self.strategy.uses_devices,
         )
         return require_fit(training, self.profile.batch, self.machine.accelerator.memory_bytes)
 

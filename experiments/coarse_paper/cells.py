@@ -8,15 +8,18 @@ from multiprocessing import get_context
 
 from coarse.hardware.compute import FORWARD_SHARE, ComputeProfile, compute_profile
 from coarse.hardware.machine import Machine
-from coarse.hardware.models import Model, Precision, model_named
+from coarse.hardware.models import Model, Precision
 from coarse.hardware.placement import place
 from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.units import MIB
 from coarse.simulation.job import Job
+from coarse.simulation.report import Report
 from coarse.simulation.scenario import Scenario
 from coarse.simulation.training import simulate
-from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform, Taken
+from experiments.coarse_paper.eight_models import model_of
+from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform
 from experiments.coarse_paper.machines import with_neighbours_first, with_rings_both_ways
+from experiments.validation.declared import Taken
 
 _NUM_ITERATIONS = 1
 """Iterations repeat one another to 0.2 %: each begins when all that the one before has sent has arrived."""
@@ -43,7 +46,7 @@ _MATTERS: dict[str, tuple[str, ...]] = {
         "t4_bus_bytes_per_s",
     ),
     "coarse": (
-        "copies",
+        "copies_over_nvlink",
         "wide_t4",
         "t4_bus_bytes_per_s",
         "hold_back",
@@ -74,17 +77,26 @@ class Cell:
     inputs: Inputs = CENTRAL
 
     def job(self) -> Job:
-        """The job that is simulated; planning it may simulate many trials."""
+        """The job that is simulated; planning it may simulate many trials.
+
+        The profiler leaves NVLink out (IV-B), so routes, shards and the formula's rates are those of PCIe.
+        """
         late = self.mode == "dense" and not self.inputs.stores_overlap
         overlap = 0.0 if late else self.inputs.push_overlap if self.mode == "coarse" else 1.0
-        job = _leaving(self._scenario().job(lambda trial: simulate(_leaving(trial, overlap))), overlap)
-        if self.mode == "coarse" and self.policy == "paper" and not self.inputs.profiler_sees_nvlink:
-            by_pcie = replace(self, nvlink=False)._scenario().job()
-            return job.with_split(by_pcie.num_to_devices)
-        return job
+        scenario = self._scenario()
+
+        def run(trial: Job) -> Report:
+            return simulate(_leaving(trial, overlap))
+
+        if self.mode != "coarse" or self.inputs.profiler_sees_nvlink:
+            return _leaving(scenario.job(run), overlap)
+        by_pcie = replace(self, nvlink=False)._scenario()
+        probed = by_pcie.measured_job()
+        job = _leaving(scenario.decide(scenario.job_by(probed.facts), run), overlap)
+        return job.with_split(by_pcie.decide(probed).num_to_devices) if self.policy == "paper" else job
 
     def _scenario(self) -> Scenario:
-        model = model_named(self.model)
+        model = model_of(self.model)
         precision = self.inputs.precision(self.platform)
         return Scenario(
             machine=self._machine(),
@@ -95,7 +107,7 @@ class Cell:
             num_devices=self.num_devices,
             num_nodes=self.num_nodes,
             policy=self.policy,
-            copies=self.inputs.copies,
+            copies="auto" if self.inputs.copies_over_nvlink else "pcie",
             device_ring=self.inputs.device_ring,
             hold_back=self.inputs.hold_back,
             collective="ring",
@@ -133,14 +145,18 @@ class Cell:
         inputs = replace(CENTRAL, **kept)
         if not self.platform.has_tensor_cores:
             inputs = replace(inputs, mixed_precision=True)
-        if self.policy != "paper":
-            inputs = replace(inputs, profiler_sees_nvlink=False)
         if self.model != "bert-large":
             inputs = replace(inputs, bert_container=None)
         if self.platform is not Platform.V100:
             inputs = replace(
-                inputs, rings_both_ways=True, profiler_sees_nvlink=False, direct_copies=False, copies="pcie"
+                inputs,
+                rings_both_ways=True,
+                profiler_sees_nvlink=False,
+                direct_copies=False,
+                copies_over_nvlink=True,
             )
+        elif not self.nvlink:
+            inputs = replace(inputs, profiler_sees_nvlink=False, copies_over_nvlink=True)
         if self.platform is not Platform.T4:
             t4 = CENTRAL.t4_bus_bytes_per_s
             inputs = replace(inputs, wide_t4=False, own_bus=True, t4_bus_bytes_per_s=t4)
@@ -178,6 +194,7 @@ class Outcome:
 
 _outcomes: dict[Cell, Outcome] = {}
 _taken = Taken(CENTRAL)
+inputs_now = _taken.now
 under = _taken.under
 """Take these inputs where a cell has the central ones."""
 

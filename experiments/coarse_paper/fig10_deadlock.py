@@ -9,9 +9,9 @@ Input: the two clients' orders of pushes in the figure. Outcome: who is stuck, w
 from pathlib import Path
 
 from experiments.coarse_deadlock import NUM_CLIENTS, NUM_TENSORS, SHARED_PROXY, explored, figure_rows
-from experiments.coarse_paper.bars import Bar, Panel, draw_bars
-from experiments.coarse_paper.claims import ClaimRow, Order, Unit, claim_row
-from experiments.coarse_paper.script import main
+from experiments.validation.bars import Bar, Panel, draw_bars
+from experiments.validation.claims import ClaimRow, Order, Unit, claim_row
+from experiments.validation.script import main
 
 INPUTS: tuple[str, ...] = ()
 

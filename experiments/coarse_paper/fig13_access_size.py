@@ -8,10 +8,10 @@ ends belong to is an assumption). Outcome: that a copy through the host is bound
 
 from pathlib import Path
 
-from experiments.coarse_paper.bars import Plot, Stated, draw_curves
-from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.prototype import SIZES, Way, bytes_per_s, gain
-from experiments.coarse_paper.script import main
+from experiments.validation.bars import Plot, Stated, draw_curves
+from experiments.validation.claims import ClaimRow, Given, Order, Unit, claim_row
+from experiments.validation.script import main
 
 INPUTS = ("coherent rates",)
 VISIBLE = 0.02

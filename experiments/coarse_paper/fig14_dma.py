@@ -11,13 +11,13 @@ from pathlib import Path
 
 from coarse.hardware.links import path_alone_s
 from coarse.protocol.units import KIB, MIB
-from experiments.coarse_paper.bars import Plot, Stated, draw_curves
-from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.fig8_pairs import PAIRS
 from experiments.coarse_paper.fig15_routing import central
 from experiments.coarse_paper.inputs import Platform
 from experiments.coarse_paper.prototype import SIZES, Way, bytes_per_s, full_rate_bytes, prototype
-from experiments.coarse_paper.script import main
+from experiments.validation.bars import Plot, Stated, draw_curves
+from experiments.validation.claims import ClaimRow, Given, Order, Unit, claim_row
+from experiments.validation.script import main
 
 STATED_MIB = 2.0
 """III-E: below it a transfer is critical in latency, above it in bandwidth."""

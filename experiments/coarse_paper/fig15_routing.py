@@ -18,11 +18,11 @@ from coarse.simulation.profiling import measured_facts, profile_proxy
 from coarse.simulation.sites import coarse_site
 from coarse.strategy.builtin import Coarse
 from coarse.strategy.routing import NEVER_BYTES, ProxyProfile, RoutingTable
-from experiments.coarse_paper.bars import Plot, draw_curves
-from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.fig8_pairs import T4_WHY
 from experiments.coarse_paper.inputs import CENTRAL, Platform
-from experiments.coarse_paper.script import main
+from experiments.validation.bars import Plot, draw_curves
+from experiments.validation.claims import ClaimRow, Given, Order, Unit, claim_row
+from experiments.validation.script import main
 
 SIZES = tuple(4 * KIB * 2**power for power in range(12))
 """4 KiB to 8 MiB."""

@@ -9,9 +9,7 @@ Normalised to DENSE on one node (a-d) and to all-reduce on one and two nodes (e,
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.coarse_paper.bars import Bar, Panel, Stated, bar_label, draw_bars
 from experiments.coarse_paper.cells import Cell, outcome
-from experiments.coarse_paper.claims import ClaimRow, Number, Unit, claim_row
 from experiments.coarse_paper.fig16_speedup import (
     DENSE_INPUTS,
     PANELS,
@@ -22,8 +20,10 @@ from experiments.coarse_paper.fig16_speedup import (
 )
 from experiments.coarse_paper.inputs import Platform
 from experiments.coarse_paper.reasons import why_blocked
-from experiments.coarse_paper.script import main
-from experiments.coarse_paper.settings import Setting, allreduce, blocked_ratio, dense, settings
+from experiments.coarse_paper.settings import Setting, allreduce, bar_label, blocked_ratio, dense, settings
+from experiments.validation.bars import Bar, Panel, Stated, draw_bars
+from experiments.validation.claims import ClaimRow, Number, Unit, claim_row
+from experiments.validation.script import main
 
 __all__ = ["cells", "draw", "rows"]
 

@@ -8,11 +8,11 @@ rows show that the model of the links gives back what it was given, and the trai
 
 from pathlib import Path
 
-from experiments.coarse_paper.bars import Bar, Panel, draw_bars
-from experiments.coarse_paper.claims import ClaimRow, Given, Unit, claim_row
 from experiments.coarse_paper.inputs import SERIAL_BUS_BYTES_PER_S
 from experiments.coarse_paper.prototype import SIZES, Way, bytes_per_s, gain, prototype
-from experiments.coarse_paper.script import main
+from experiments.validation.bars import Bar, Panel, draw_bars
+from experiments.validation.claims import ClaimRow, Given, Unit, claim_row
+from experiments.validation.script import main
 
 INPUTS = ("coherent rates",)
 

@@ -13,10 +13,10 @@ import numpy as np
 from coarse.hardware.machine import bandwidth_matrix, pair_s
 from coarse.hardware.presets import load_preset
 from coarse.protocol.units import MIB
-from experiments.coarse_paper.bars import new_figure, save
-from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.inputs import Platform
-from experiments.coarse_paper.script import main
+from experiments.validation.bars import new_figure, save
+from experiments.validation.claims import ClaimRow, Given, Order, Unit, claim_row
+from experiments.validation.script import main
 
 LARGE_BYTES = (2 * MIB, 8 * MIB, 64 * MIB)
 PAIRS = {

@@ -5,11 +5,7 @@ No input is a result of the paper that we then hold ours against. What the figur
 """
 
 import enum
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from coarse.errors import ConfigError
 from coarse.hardware.compute import TENSORFLOW_BERT, THROUGHPUTS, Throughput, scaled_from_v100
@@ -17,7 +13,9 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.models import Precision
 from coarse.hardware.presets import load_preset
 from coarse.hardware.wiring import PathKind
+from experiments.coarse_paper.eight_models import THROUGHPUTS_OF_MORE
 from experiments.coarse_paper.machines import WIDE_T4_BYTES_PER_S, with_direct_copies, with_ports
+from experiments.validation.declared import ASSUMED, DERIVED, SOURCED, Declared
 
 
 class Platform(enum.StrEnum):
@@ -61,10 +59,12 @@ class Inputs:
     """Whether the rates of the paper's formula are those of NVLink where it is on."""
     push_overlap: float = 1.0
     """1 if gradients are pushed to proxies as backward produces them, 0 if after it; between, linear."""
-    copies: PathKind = "pcie"
-    """What pushes and pulls use: PCIe, or NVLink where there is one ("auto")."""
+    copies_over_nvlink: bool = True
+    """Whether pushes and pulls use NVLink where it is on and there is one: the profiler alone leaves it out (IV-B)."""
     bert_container: str | None = None
     """Whose throughput of BERT-large is taken: NVIDIA's PyTorch one of 2019, or that of a TensorFlow container."""
+    alexnet_batch: float = 512
+    """Samples of a GPU, rounded: TensorFlow's benchmark has 512, and V-D 64 for ResNet-50."""
     wide_t4: bool = False
     """Whether a T4 has sixteen lanes of PCIe, as this evaluation took it to have at first, or eight."""
     t4_bus_bytes_per_s: float = T4_BUS_BYTES_PER_S
@@ -75,6 +75,8 @@ class Inputs:
     """Direct copy over coherent store."""
     compute_speed: float = 1.0
     """How many times as fast as published all GPUs compute."""
+    v100_memory_gib: float = 32
+    """Of a GPU."""
     own_bus: bool = True
     """Whether DENSE's direct copy is the machine's own serial bus, or 13 GB/s on all machines."""
     direct_copies: bool = False
@@ -117,51 +119,15 @@ class Inputs:
 
     def throughputs(self) -> tuple[Throughput, ...]:
         """What is known of GPUs alone."""
+        known = (*THROUGHPUTS, *THROUGHPUTS_OF_MORE)
         if self.bert_container is None:
-            return THROUGHPUTS
-        others = tuple(row for row in THROUGHPUTS if row.model != "bert-large")
+            return known
+        others = tuple(row for row in known if row.model != "bert-large")
         chosen = tuple(row for row in TENSORFLOW_BERT if f"container {self.bert_container} " in row.source)
         return (*others, *chosen, *scaled_from_v100(chosen))
 
 
 CENTRAL = Inputs()
-
-Choices = TypeVar("Choices")
-
-
-class Taken(Generic[Choices]):
-    """The inputs of an evaluation that its cells take where they state none."""
-
-    def __init__(self, central: Choices) -> None:
-        self._now: ContextVar[Choices] = ContextVar("taken", default=central)
-
-    def now(self) -> Choices:
-        """Those of the innermost `under`, or the central ones."""
-        return self._now.get()
-
-    @contextmanager
-    def under(self, inputs: Choices) -> Iterator[None]:
-        """Take these within."""
-        token = self._now.set(inputs)
-        try:
-            yield
-        finally:
-            self._now.reset(token)
-
-
-SOURCED, ASSUMED = "sourced", "assumed"
-
-
-@dataclass(frozen=True)
-class Declared:
-    """One input as it stands in the table of docs/validation.md."""
-
-    name: str
-    value: str
-    basis: str
-    """SOURCED, ASSUMED, or fitted to a row, which then counts as an input."""
-    source: str
-
 
 DECLARED = (
     Declared(
@@ -204,12 +170,20 @@ DECLARED = (
         SOURCED,
         "COARSE III-F takes them from the profiler, which leaves NVLink out (IV-B)",
     ),
-    Declared("NVLink", "shown on and off, for workers and devices alike", ASSUMED, "the paper does not say"),
+    Declared(
+        "NVLink", "on; off for all is a section of its own", SOURCED,
+        "COARSE Table I (NVLink, PCIe); IV-B disables it to profile alone",
+    ),
+    Declared(
+        "eight models", "TensorFlow's five of images and NVIDIA's BERT, GNMT and Transformer", ASSUMED,
+        "COARSE II-B names who implemented them; figure 2's labels are not in the text at hand, nor batches in it. "
+        "Batches are those of the published throughputs; of T4 by P100 and V100 times ResNet-50's and BERT's ratio",
+    ),
     Declared(
         "pushes' links",
-        "pushes and pulls use PCIe, NVLink or not",
-        ASSUMED,
-        "COARSE IV-B leaves NVLink out of the profiler and says nothing of pushes; over NVLink is a variation",
+        "pushes and pulls use NVLink where it is on and there is one; routes and shards are those of PCIe",
+        SOURCED,
+        "COARSE IV-B leaves NVLink out of the profiler, and of nothing else; all over PCIe is a variation",
     ),
     Declared(
         "T4's lanes",
@@ -224,7 +198,10 @@ DECLARED = (
         "COARSE V-B: direct copy at the full serial bus, slowed as the prototype was; 13 GB/s is III-E's, T4's see its "
         "lanes",
     ),
-    Declared("sharer growth", "each further sharer adds 10 % of time", ASSUMED, "COARSE (I) says that it grows"),
+    Declared(
+        "sharer growth", "each further sharer adds 20 % of time", DERIVED,
+        "COARSE (I) says that it grows. A line takes five slots of CXL's flits, and to snoop one more sharer one slot",
+    ),
     Declared(
         "DENSE",
         "one device; stores go out during backward, loads begin when all sums are done, forward waits for all",
@@ -260,17 +237,13 @@ DECLARED = (
     ),
     Declared(
         "memory",
-        "Adam's states, activations of separate kernels, 1 GiB for the framework",
+        "Adam's states, activations of separate kernels, 1 GiB for the framework; with devices one copy of the "
+        "parameters stays on the GPU",
         ASSUMED,
-        "coarse/hardware/accelerator.py, held against published limits",
+        "coarse/hardware/accelerator.py, held against published limits; a client maintains local parameters (III-D)",
+    ),
+    Declared(
+        "V100's memory", "32 GB", SOURCED, "COARSE Table I: 768 GB of host memory, which p3dn has; other p3 have 16"
     ),
 )
 """Everything that a row may name in its `inputs`."""
-
-
-def require_declared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names again; ConfigError for one that is no declared input."""
-    unknown = sorted(set(names) - {declared.name for declared in DECLARED})
-    if unknown:
-        raise ConfigError(f"no declared input is called {unknown[0]!r}; add it to DECLARED in inputs.py")
-    return names

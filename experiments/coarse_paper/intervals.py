@@ -1,7 +1,4 @@
-"""COARSE's rows about training under all that their inputs may have been: see interval_study.py.
-
-    python -m experiments.coarse_paper.intervals [--samples 24] [--out results/intervals] [--docs docs/intervals.md]
-"""
+"""COARSE's rows about training under all that their inputs may have been; see experiments/validation."""
 
 import os
 from collections.abc import Iterator
@@ -10,22 +7,32 @@ from itertools import count
 from typing import Any
 
 from coarse.cli.progress import shown_tasks
+from coarse.hardware.coherence import SNOOP_OVER_LINE
 from experiments.coarse_paper import fig2_communication_share, fig16_speedup, fig17_blocked_time
 from experiments.coarse_paper.cells import Cell, missing, precompute, taken, under
-from experiments.coarse_paper.claims import ClaimRow
-from experiments.coarse_paper.inputs import CENTRAL, LOAD_SLOWDOWN, Inputs, require_declared
-from experiments.coarse_paper.interval_study import NUM_SAMPLES, Found, Interval, Study, Values
+from experiments.coarse_paper.inputs import CENTRAL, DECLARED, LOAD_SLOWDOWN, Inputs
 from experiments.coarse_paper.settings import by_policies
+from experiments.validation.claims import ClaimRow
+from experiments.validation.declared import require_declared
+from experiments.validation.interval_study import Found, Interval, Study, Values
 
 FIGURES = (fig2_communication_share, fig16_speedup, fig17_blocked_time)
-_OF_PRESETS = {"sharer_growth": 0.1, "load_slowdown": LOAD_SLOWDOWN}
+_OF_PRESETS = {"sharer_growth": SNOOP_OVER_LINE, "load_slowdown": LOAD_SLOWDOWN}
 
 
-def _interval(field: str, declared: str, low: float, high: float, why: str) -> Interval:
-    require_declared((declared,))
+def _interval(
+    field: str, declared: str, low: float, high: float, why: str, *, is_choice: bool = False
+) -> Interval:
+    require_declared((declared,), DECLARED)
     value = getattr(CENTRAL, field)
     central = float(_OF_PRESETS[field] if value is None else value)
-    return Interval(field=field, declared=declared, low=low, central=central, high=high, why=why)
+    return Interval(
+        field=field, declared=declared, low=low, central=central, high=high, why=why, is_choice=is_choice
+    )
+
+
+def _choice(field: str, declared: str, why: str, ends: tuple[float, float] = (0.0, 1.0)) -> Interval:
+    return _interval(field, declared, *ends, why, is_choice=True)
 
 
 INTERVALS = (
@@ -39,12 +46,22 @@ INTERVALS = (
     _interval("compute_speed", "compute", 0.9, 1.53,
               "noise, and TensorFlow's container 20.06 over PyTorch's of 2019: 1.34 in fp32, 1.53 mixed"),
     _interval("push_overlap", "pushes", 0.0, 1.0, "after backward, and as backward produces them (III-F)"),
+    _interval("alexnet_batch", "eight models", 64.0, 512.0, "V-D's batch of images, and TensorFlow's own of AlexNet"),
+    _choice("loads_wait", "DENSE", "0: a load follows each sum, as the GPU goes on meanwhile (III-B); 1: TensorFlow's "
+            "ParameterServer (V-D)"),
+    _choice("mixed_precision", "precision", "the paper states none"),
+    _choice("copies_over_nvlink", "pushes' links", "0: PCIe, as is profiled (IV-B); 1: NVLink"),
+    _choice("v100_memory_gib", "V100's memory", "p3's, and p3dn's", (16.0, 32.0)),
 )  # fmt: skip
+
+
+_BOOLEANS = {one.field for one in INTERVALS if isinstance(getattr(CENTRAL, one.field), bool)}
 
 
 def inputs_with(values: dict[str, Any]) -> Inputs:
     """The central inputs with some at other values."""
-    return replace(CENTRAL, **values)
+    whole: dict[str, Any] = {field: bool(value) if field in _BOOLEANS else value for field, value in values.items()}
+    return replace(CENTRAL, **whole)
 
 
 def rows_under(values: Values) -> list[ClaimRow]:
@@ -59,34 +76,34 @@ def cells_under(values: Values) -> Iterator[Cell]:
         yield from [taken(cell) for figure in (fig2_communication_share, fig16_speedup) for cell in figure.cells()]
 
 
+WITHOUT_NVLINK = "V100 without NVLink, which is not the paper's machine"
+
+
 class CoarseStudy(Study):
     """With all that rows need simulated on all cores beforehand."""
 
-    def found(self, num_samples: int = NUM_SAMPLES) -> list[Found]:
+    def found(self) -> list[Found]:
         """See Study."""
-        wanted = missing([cell for values in self.points(num_samples) for cell in cells_under(values)])
+        wanted = missing([cell for values in self.points() for cell in cells_under(values)])
         with shown_tasks() as tasks:
             tell = tasks.begin(f"{len(wanted)} training jobs")
             num_done = count(1)
             precompute(
                 wanted, num_processes=len(os.sched_getaffinity(0)), on_done=lambda _: tell(next(num_done) / len(wanted))
             )
-        return super().found(num_samples)
+        return super().found()
 
 
 STUDY = CoarseStudy(
-    title="What inputs may have been",
-    command="python -m experiments.coarse_paper.intervals",
-    page_name="intervals.md",
-    what="COARSE's rows about training, by the paper's policy.",
+    title="COARSE (HPCA 2022)",
+    what="Rows about training, by the paper's policy.",
     intervals=INTERVALS,
     rows_under=rows_under,
+    part_of=lambda row: WITHOUT_NVLINK if "NVLink off" in row.claim else "The paper's machines",
     headlines=(
         "T4 resnet50, 2 workers: COARSE over DENSE", "T4 bert-large, 2 workers: COARSE over DENSE",
-        "P100 bert-large, 2 workers: COARSE over DENSE", "P100 bert-large: blocked time of COARSE against all-reduce",
+        "P100 bert-large, 2 workers: COARSE over DENSE",
+        "P100 bert-large: blocked time of COARSE against all-reduce",
         "V100 bert-large, 1 node, COARSE batch 4", "V100 bert-large, 2 nodes, COARSE over all-reduce",
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main(__doc__))

@@ -1,8 +1,8 @@
 """Why a stated number is missed, in seconds: what it would need, and what bounds ours."""
 
 from experiments.coarse_paper.cells import Cell, outcome
-from experiments.coarse_paper.claims import Number
 from experiments.coarse_paper.settings import allreduce, blocked_ratio, dense
+from experiments.validation.claims import Number
 
 
 def why_behind(cell: Cell) -> str:

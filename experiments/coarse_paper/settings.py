@@ -39,7 +39,7 @@ def settings(platform: Platform) -> Iterator[Setting]:
     """All ways on a machine."""
     for policy in _policies.get():
         if platform is Platform.V100:
-            for nvlink in (True, False):
+            for nvlink in (True, False):  # the paper's machine, and one that it disables NVLink to profile
                 label = f"policy {policy}, NVLink {'on' if nvlink else 'off'}"
                 yield Setting(policy=policy, nvlink=nvlink, label=label)
         else:
@@ -77,3 +77,10 @@ def speed_ratio(cell: Cell) -> float:
 def blocked_ratio(cell: Cell) -> float:
     """Blocked communication over that of all-reduce, same batch."""
     return outcome(cell).exposed_s / allreduce(cell).exposed_s
+
+
+def bar_label(cell: Cell, setting: Setting) -> str:
+    """Workers and devices, the batch unless it is V-D's, and how the cell was run."""
+    way = setting.label.removeprefix("policy ").replace(", ", "\n")
+    batch = f"\nbatch {cell.batch}" if (cell.model, cell.batch) == ("bert-large", 4) else ""
+    return f"{cell.num_workers}+{cell.num_devices or cell.num_workers}{batch}\n{way}"

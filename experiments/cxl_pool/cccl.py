@@ -14,9 +14,9 @@ from statistics import fmean
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import load_preset
 from coarse.protocol.units import MIB
-from experiments.coarse_paper.claims import ClaimRow, Given, Number, Order, Unit, claim_row
-from experiments.coarse_paper.script import main
 from experiments.cxl_pool.collectives import Primitive, pool_s, ratio
+from experiments.validation.claims import ClaimRow, Given, Number, Order, Unit, claim_row
+from experiments.validation.script import main
 
 TITLE = "CCCL over InfiniBand"
 PRESET = "cxl-titan2-6xcz120"

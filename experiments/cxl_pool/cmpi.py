@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from coarse.hardware.links import path_alone_s
 from coarse.hardware.presets import load_preset
-from experiments.coarse_paper.claims import ClaimRow, Given, Number, Unit, claim_row
-from experiments.coarse_paper.script import main
+from experiments.validation.claims import ClaimRow, Given, Number, Unit, claim_row
+from experiments.validation.script import main
 
 TITLE = "cMPI over TCP"
 PRESET = "cxl-niagara2"

@@ -9,8 +9,8 @@ from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.strategy.sharding import Fcdp, Fsdp, Sharding, ZeroPP
-from experiments.coarse_paper.inputs import Taken
 from experiments.fcdp_paper.inputs import CENTRAL, Inputs, Network, machine_with
+from experiments.validation.declared import Taken
 
 MODELS = ("gpt-10b", "gpt-15b", "gpt-20b", "gpt-25b", "gpt-30b")
 GPUS_PER_NODE = 8

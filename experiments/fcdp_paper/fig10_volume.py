@@ -11,11 +11,11 @@ from pathlib import Path
 
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.report import rate_over_time
-from experiments.coarse_paper.bars import Bar, Panel, draw_bars
-from experiments.coarse_paper.claims import ClaimRow, Number, Order, Unit, claim_row
-from experiments.coarse_paper.script import main
 from experiments.fcdp_paper.cells import Cell, System, report_of
 from experiments.fcdp_paper.inputs import TITLE, Network
+from experiments.validation.bars import Bar, Panel, draw_bars
+from experiments.validation.claims import ClaimRow, Number, Order, Unit, claim_row
+from experiments.validation.script import main
 
 STATED = {
     System.ZERO3: (110.25, 103.48),

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from coarse.simulation.engine import Engine
 from coarse.simulation.sharded.routes import Phase, Routes
-from experiments.coarse_paper.bars import Bar, Panel, draw_bars
-from experiments.coarse_paper.claims import ClaimRow, Given, Number, Unit, claim_row
-from experiments.coarse_paper.script import main
 from experiments.fcdp_paper.cells import GPUS_PER_NODE, Cell, report_of, samples_per_s
 from experiments.fcdp_paper.inputs import TITLE, Network
+from experiments.validation.bars import Bar, Panel, draw_bars
+from experiments.validation.claims import ClaimRow, Given, Number, Unit, claim_row
+from experiments.validation.script import main
 
 STATED = {
     2: {Network.RDMA: 14.1, Network.IPOIB: 4.1, Network.ETHERNET_10: 2.4},

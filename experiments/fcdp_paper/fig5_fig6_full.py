@@ -2,35 +2,43 @@
 
     python -m experiments.fcdp_paper.fig5_fig6_full --out results/fcdp-fig5
 
-The paper doesn't name the network of these figures; see NETWORKS. "Up to" is our largest over the cells whose batch
-fits, by the account of memory.
+The paper doesn't name the network of these figures; see Inputs.full_on_ipoib. "Up to" is our largest over
+the cells whose batch fits, by the account of memory.
 """
 
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
-from experiments.coarse_paper.bars import Bar, Panel, draw_bars
-from experiments.coarse_paper.claims import ClaimRow, Number, Order, Unit, claim_row
-from experiments.coarse_paper.script import main
-from experiments.fcdp_paper.cells import MODELS, Cell, System, gain, gain_at_largest_batches, samples_per_s, that_fit
+from experiments.fcdp_paper.cells import (
+    MODELS,
+    Cell,
+    System,
+    gain,
+    gain_at_largest_batches,
+    samples_per_s,
+    taken_inputs,
+    that_fit,
+)
 from experiments.fcdp_paper.inputs import TITLE, Network
+from experiments.validation.bars import Bar, Panel, draw_bars
+from experiments.validation.claims import ClaimRow, Number, Order, Unit, claim_row
+from experiments.validation.script import main
 
-NETWORKS = (Network.RDMA,)
-"""What the figures can have had: FCDP sends a third less between nodes, so where the network bounds an iteration, as on
-the two slower ones, it gains nearly 1.5 times, and the figure's most is +40.2 %."""
 NODES = (2, 4)
-INPUTS = ("network", "border", "ring", "shapes", "compute", "memory", "activations", "in flight", "tau")
+INPUTS = ("network", "network of figures 5 to 8", "border", "ring", "shapes", "compute", "memory", "activations",
+          "in flight", "tau")  # fmt: skip
 PARITY = 0.05
 
 
 def rows() -> list[ClaimRow]:
     """Results 1 to 4."""
-    found: list[ClaimRow] = []
-    for network in NETWORKS:
-        found += _fixed_batch(network)
-        found += _largest_batch(network)
-    return [*found, *_memory()]
+    network = network_now()
+    return [*_fixed_batch(network), *_largest_batch(network), *_memory()]
+
+
+def network_now() -> Network:
+    """By the inputs that are taken now."""
+    return Network.IPOIB if taken_inputs().full_on_ipoib else Network.RDMA
 
 
 def cells(network: Network, system: System = System.FCDP) -> list[Cell]:
@@ -103,9 +111,10 @@ def _memory() -> Iterator[ClaimRow]:
 
 
 def draw(folder: Path) -> None:
-    """Samples per second of the three systems, batch 8, on the networks of the rows."""
+    """Samples per second of the three systems, batch 8, on the network of the rows."""
     panels = []
-    for network, nodes in product(NETWORKS, NODES):
+    network = network_now()
+    for nodes in NODES:
         bars = []
         for model in MODELS:
             cell = Cell(model=model, network=network, num_nodes=nodes)

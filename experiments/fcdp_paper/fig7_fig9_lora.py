@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.coarse_paper.bars import Bar, Panel, draw_bars
-from experiments.coarse_paper.claims import ClaimRow, Given, Number, Order, Unit, claim_row
-from experiments.coarse_paper.script import main
 from experiments.fcdp_paper.cells import (
     MODELS,
     Cell,
@@ -22,11 +19,15 @@ from experiments.fcdp_paper.cells import (
     samples_per_s,
 )
 from experiments.fcdp_paper.inputs import TITLE, Network
+from experiments.validation.bars import Bar, Panel, draw_bars
+from experiments.validation.claims import ClaimRow, Given, Number, Order, Unit, claim_row
+from experiments.validation.script import main
 
 NETWORKS = (Network.IPOIB,)
 """What figures 7 and 8 can have had: by figure 9's own numbers FCDP has 1.85 times ZeRO-3's throughput on RDMA and 100
 times on 1 Gbit/s, so up to 6.8 lies between; on 10 Gbit/s, at a seventh of RDMA's rate, it would be 11."""
-INPUTS = ("network", "border", "ring", "shapes", "compute", "adapters", "warm cache", "in flight", "tau")
+INPUTS = ("network", "network of figures 5 to 8", "border", "ring", "shapes", "compute", "adapters", "warm cache",
+          "in flight", "tau")  # fmt: skip
 POINTS = 0.05
 KEPT = {System.COMM: 0.905, System.FCDP: 0.863, System.ZERO3: 0.016, System.ZEROPP: 0.026}
 """What is left of the throughput on 1 Gbit/s Ethernet (R7)."""

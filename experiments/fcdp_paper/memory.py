@@ -13,10 +13,10 @@ from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.strategy.sharding import Fcdp, Fsdp, Hybrid, Sharding, Zero2, ZeroPP, name_of
-from experiments.coarse_paper.claims import ClaimRow, Given, Listed, Number, Order, Unit, claim_row
-from experiments.coarse_paper.script import main
 from experiments.fcdp_paper.cells import MODELS, Cell, System, taken_inputs
 from experiments.fcdp_paper.inputs import FORMULA_GROWTH, TITLE, Inputs
+from experiments.validation.claims import ClaimRow, Given, Listed, Number, Order, Unit, claim_row
+from experiments.validation.script import main
 
 
 def by_formula() -> Inputs:

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from coarse.simulation.engine import Engine
 from coarse.simulation.sharded.routes import Flow, Phase, Routes
-from experiments.coarse_paper.claims import ClaimRow, Number, Order, Unit, claim_row
-from experiments.coarse_paper.script import main
 from experiments.fsdp_paper.machines import GPUS_PER_HOST, TITLE, a100_cluster
+from experiments.validation.claims import ClaimRow, Number, Order, Unit, claim_row
+from experiments.validation.script import main
 
 TOTAL_NUMEL = 1 << 30
 """Elements that are gathered in all, however many calls it takes."""

@@ -17,10 +17,10 @@ from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
 from coarse.strategy.sharding import Fsdp
-from experiments.coarse_paper.claims import ClaimRow, Number, Order, claim_row
-from experiments.coarse_paper.claims import Unit as Shown
-from experiments.coarse_paper.script import main
 from experiments.fsdp_paper.machines import GPUS_PER_HOST, TITLE, a100_cluster
+from experiments.validation.claims import ClaimRow, Number, Order, claim_row
+from experiments.validation.claims import Unit as Shown
+from experiments.validation.script import main
 
 HIDDEN = 12288
 NUM_BLOCKS = 24

@@ -4,7 +4,7 @@ from coarse.hardware.machine import Accelerator, Machine, MemoryDevice
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB, bytes_per_s_from_gbit_per_s
-from experiments.coarse_paper.inputs import Declared
+from experiments.validation.declared import Declared
 
 GPUS_PER_HOST = 8
 TITLE = "FSDP: claims and ours"

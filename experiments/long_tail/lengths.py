@@ -18,7 +18,8 @@ def draw_lengths(data: str, sigma: float, num_samples: int, factor: float, most:
     mean = MEAN_TOKENS[data] * factor
     median_log = np.log(mean) - sigma * sigma / 2
     drawn = np.random.default_rng(seed).lognormal(median_log, sigma, num_samples)
-    return np.clip(drawn.astype(int), LEAST_TOKENS, most).tolist()
+    lengths: list[int] = np.clip(drawn.astype(int), LEAST_TOKENS, most).tolist()
+    return lengths
 
 
 def sample_tokens(number: int, length: int, vocabulary: int) -> np.ndarray:

@@ -80,8 +80,9 @@ COMMANDS = {
     "predict luwu": ("predict", "--machine", "luwu", "--model", "opt-1.3b", "--out", "OUT/run"),
 }  # fmt: skip
 PROGRAMS = {
-    "coarse paper": ("experiments.coarse_paper.validate", "--out", "OUT", "--docs", "OUT/page.md"),
-    "fcdp paper": ("experiments.fcdp_paper.validate", "--out", "OUT", "--docs", "OUT/page.md"),
+    "coarse paper": ("experiments.validate", "--only", "coarse", "--out", "OUT", "--docs", "OUT/page.md"),
+    "sharded papers": ("experiments.validate", "--only", "fsdp,fcdp", "--out", "OUT", "--docs", "OUT/page.md"),
+    "luwu paper": ("experiments.validate", "--only", "luwu", "--out", "OUT", "--docs", "OUT/page.md"),
     "deadlock": ("experiments.coarse_deadlock",),
     "chakra": ("tests.hashes.chakra", "OUT"),
     "decisions": ("tests.hashes.decisions",),

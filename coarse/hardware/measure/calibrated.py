@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from coarse.errors import ConfigError
-from coarse.hardware.coherence import Coherence
+from coarse.hardware.coherence import SNOOP_OVER_LINE, Coherence
 from coarse.hardware.machine import Machine, MemoryDevice
 from coarse.hardware.machine_text import annotated_text
 from coarse.hardware.measure.noise import noise_note
@@ -17,7 +17,6 @@ from coarse.protocol.units import GIB, LINE_BYTES
 
 _RISE = 0.02
 """By less than this part a rate does not rise."""
-_SHARER_GROWTH = 0.1
 """As the CXL presets assume it; a machine without coherence states none."""
 GB, NS = 1e9, 1e-9
 
@@ -168,7 +167,7 @@ def calibrated_machine(found: MemoryMeasurements, base: Machine, name: str) -> M
             load_bytes_per_s=found.alone.load.median,
             store_bytes_per_s=found.alone.store.median,
             latency_s=found.latency_s.median,
-            sharer_growth=base.coherence.sharer_growth if base.coherence else _SHARER_GROWTH,
+            sharer_growth=base.coherence.sharer_growth if base.coherence else SNOOP_OVER_LINE,
             load_outstanding_bytes=found.outstanding_bytes(found.alone.load),
             store_outstanding_bytes=found.outstanding_bytes(found.alone.store),
         ),

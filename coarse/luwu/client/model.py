@@ -51,7 +51,7 @@ from coarse.luwu.store.operations import (
     Push,
     SetSteps,
     Step,
-)
+)  # fmt: skip
 from coarse.protocol.fragments import fragments, shortened
 from coarse.storage.allocator import RegionAllocator
 from coarse.storage.region import DeviceMemory
@@ -70,23 +70,21 @@ class RemoteModel:
         self._link = link
         self.client = link.protocol.client
         self._memories = memories
-        self._lines: dict[int, NodeLine] = {}
-        """By device."""
+        self._lines: dict[int, NodeLine] = {}  # by device
         self._rooms: dict[int, RegionAllocator] = {}
-        self._flying: list[tuple[Pushed, GradientRoom]] = []
-        """Rooms whose values are being added."""
+        self._flying: list[tuple[Pushed, GradientRoom]] = []  # rooms whose values are being added
         self._texts: dict[int, list[str]] = {}
         self._opened: dict[int, dict[str, Any]] = {}
         self._failed: CoarseError | None = None
         self._norms: dict[int, float] = {}
-        self._looked: dict[int, tuple[int, ...]] = {}
-        """Token -> the steps of the unit that was looked at."""
+        self._looked: dict[int, tuple[int, ...]] = {}  # token -> the steps of the unit that was looked at
         self._inquiry = Inquiry(link, number, self._near)
         self._tokens = itertools.count(1)
         self.committed_step = -1
         """The last committed step as far as it is known here; -1: none."""
-        self._num_commits = 0
-        """Commits that were asked for."""
+        self.on_committed: Callable[[int], object] | None = None
+        """Told each newest committed step, by the carrying thread."""
+        self._num_commits = 0  # that were asked for
         self._num_committed = 0
         self.is_dirty = False
         """Whether something was changed that no commit which was asked for has."""
@@ -94,8 +92,7 @@ class RemoteModel:
         self.timeline: Timeline | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self.agreement: Agreement | None = None
-        """Where integers are pushed, what agrees on their exponents."""
+        self.agreement: Agreement | None = None  # on exponents, where integers are pushed
         self._handlers: dict[type, Callable[[Any], None]] = {
             PagedOpened: self._on_opened,
             PagedFailed: self._on_failed,
@@ -365,7 +362,10 @@ class RemoteModel:
             self._failed = kind(f"rank {self.client}: {failed.text}{self._way_back()}")
 
     def _on_committed(self, committed: PagedCommitted) -> None:
-        self.committed_step = max(self.committed_step, committed.step)
+        if committed.step > self.committed_step:
+            self.committed_step = committed.step
+            if self.on_committed is not None:
+                self.on_committed(committed.step)
         self._num_committed += 1
 
     def _with_way_back(self, error: DeadRankError) -> DeadRankError:

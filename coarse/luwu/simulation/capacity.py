@@ -13,7 +13,7 @@ and 276B does not (between 7.4 and 11.7 bytes would do).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from coarse.hardware.gpt import OPT_SHAPES, GptShape, gpt, gpt_of, logits_numel
+from coarse.hardware.gpt import OPT_SHAPES, GptShape, gpt, gpt_of, logit_bytes, logits_numel
 from coarse.hardware.machine import Disks
 from coarse.hardware.models import Layer, Model, Precision
 from coarse.luwu.simulation.moves import BF16_BYTES, FP32_BYTES, STATE_BYTES, Baseline
@@ -136,7 +136,7 @@ class Capacity:
         held = 0 if mode == Baseline.SWITCHML else HELD_UNITS
         precision = Precision.FP32 if itemsize == FP32_BYTES else Precision.FP16
         blocks = _blocks(model)
-        logits = batch * logits_numel(self.sequence, _vocabulary(model)) * 2 * itemsize  # and their gradients
+        logits = batch * logits_numel(self.sequence, _vocabulary(model)) * logit_bytes(precision)
         units = [(model.layers[0].num_parameters, logits)]  # the embedding's weights are the head's
         units += [(layer.num_parameters, batch * layer.activation_bytes_per_sample(precision)) for layer in blocks]
         return states + max(held * numel * itemsize + activations for numel, activations in units) + OVERHEAD_BYTES

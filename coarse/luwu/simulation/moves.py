@@ -31,6 +31,10 @@ PACKET_BYTES = 1024
 """Of a packet's gradients: what a switch with folded pipes adds at once (SwitchML; LuWu 4.1 has them folded)."""
 
 
+FLOAT32_SHARE, DISK_SHARE = 0.5, 0.68
+"""See BaselineCluster."""
+
+
 class Baseline(enum.StrEnum):
     """Who keeps what, and who adds."""
 
@@ -52,7 +56,7 @@ class BaselineCluster:
     num_workers: int
     worker_flops_per_s: float
     """What a worker attains in bfloat16, not its peak."""
-    float32_share: float = 0.5
+    float32_share: float = FLOAT32_SHARE
     """Of that what it attains in float32: TF32's share of bfloat16's peak on an A100 (data sheet)."""
     gpu_memory_bytes_per_s: float
     link_bytes_per_s: float
@@ -61,7 +65,7 @@ class BaselineCluster:
     """Between a GPU and its host, each way."""
     disk_bytes_per_s: float
     """Of a worker's disks, each way."""
-    disk_share: float = 0.68
+    disk_share: float = DISK_SHARE
     """Of it what their reads and writes attain together: calibrated on the optimizer's 37 % of ZeRO-Infinity's step at
     OPT-175B and micro-batch 16 (LuWu 2.1)."""
     updates_per_s: float = 1e9

@@ -18,7 +18,7 @@ from coarse.luwu.simulation.cluster import (
     require_network,
     require_optimizer_node,
 )
-from coarse.luwu.simulation.moves import BF16_BYTES, Baseline, BaselineCluster, moves_of
+from coarse.luwu.simulation.moves import BF16_BYTES, DISK_SHARE, FLOAT32_SHARE, Baseline, BaselineCluster, moves_of
 from coarse.luwu.simulation.training import simulate
 
 PEAK_SHARE = 183 / 312
@@ -71,6 +71,10 @@ class PagedScenario:
     peak_share: float = PEAK_SHARE
     prefetch: bool = False
     """Of baselines; see `baselines`."""
+    float32_share: float = FLOAT32_SHARE
+    """Of switchml; see `BaselineCluster`."""
+    disk_share: float = DISK_SHARE
+    """Of baselines with disks; see `BaselineCluster`."""
 
     def __post_init__(self) -> None:
         for key, value in (("batch", self.batch), ("workers", self.num_workers)):
@@ -168,6 +172,7 @@ class PagedScenario:
             gpu_memory_bytes_per_s=self.machine.accelerator.memory_bytes_per_s,
             link_bytes_per_s=self._network_bytes_per_s, pcie_bytes_per_s=self._gpu_wire_bytes_per_s,
             disk_bytes_per_s=self.disks.worker_bytes_per_s, prefetch=self.prefetch,
+            float32_share=self.float32_share, disk_share=self.disk_share,
         )  # fmt: skip
 
     def _luwu(self) -> ModeStep:

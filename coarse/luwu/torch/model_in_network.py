@@ -27,6 +27,7 @@ from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
 from coarse.torch.fsdp.units import Units
 from coarse.torch.groups.process_sets import init
+from coarse.transport.commit_note import commit_note
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -137,6 +138,10 @@ def _begin(model: nn.Module, made: NetworkOptimizer, first: FirstValues) -> None
     if current().client_index == 0:
         for line in remote.told:
             print(f"coarse: {line}", file=sys.stderr, flush=True)
+        if (note := commit_note(os.environ)) is not None:
+            remote.on_committed = note.put
+            if remote.committed_step > 0:
+                note.put(remote.committed_step)
     first.fill_buffers(model)
     if remote.resumed is None:
         for unit in range(len(remote.declaration.model.units)):

@@ -21,6 +21,7 @@ from coarse.luwu.torch.held import HeldParameters, Keeping, local_part, members_
 from coarse.luwu.torch.kept_steps import group_folder, newest_of_all
 from coarse.luwu.torch.values import UnitValues
 from coarse.session import is_initialized
+from coarse.transport.commit_note import commit_note
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
@@ -85,6 +86,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._held: list[HeldParameters] = []
         """The groups that were given at first, then each that was added and of which this worker has a part."""
         self._hold(dict(enumerate(self.param_groups)), self._worker, resume_step)
+        self._note = commit_note(os.environ) if self.keeps_itself and self._worker == "worker-0" else None
+        if self._note is not None and self.steps:
+            self._note.put(self.steps)
 
     @property
     def keeps_itself(self) -> bool:
@@ -120,6 +124,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             held.step(self.steps)
         for held in self._held:
             held.wait()
+        if self._note is not None:
+            self._note.put(self.steps)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Step more parameters, whose states get folders and buffers of their own; all workers add them alike.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.accelerator import MemoryAccount
 from coarse.hardware.compute import ComputeProfile
-from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logits_numel
+from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logit_bytes, logits_numel
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision
 from coarse.hardware.sharded_memory import ShardedTraining, largest_power_of_two, sharded_account
@@ -20,8 +20,6 @@ from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, units_i
 
 PEAK_SHARE = 0.2
 """Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
-LOGIT_BYTES = 10
-"""Per logit: five fp16 numbers, which are logits, their shifted copy, log-probabilities, and two gradients."""
 CACHE_SHARE = 0.8
 """FCDP's tau, where nobody says another: the share of a GPU's memory in use below which units stay gathered there."""
 
@@ -53,7 +51,7 @@ class ShardedScenario:
     """What zeropp's second shards take of memory over W/g."""
     memory_bytes: int | None = None
     """Of a GPU; None: what the machine states."""
-    logit_bytes: int = LOGIT_BYTES
+    logit_bytes: int = logit_bytes(Precision.FP16)
     precision: Precision = field(default=Precision.FP16)
     own_model: Model | None = None
     """Any model in place of the GPT of that name; a unit is one of its blocks, and its layers keep its logits."""

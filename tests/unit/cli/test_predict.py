@@ -248,7 +248,7 @@ def test_a_mode_whose_gpu_has_too_little_memory_is_left_out_and_says_what_would_
     done = called("predict", *asked, "--batch", 7, "--out", tmp_path)
     assert done.exit_code == 0
     assert "Left out allreduce: bert-large in fp32 with adam at batch 7 needs" in done.output
-    assert "lower the batch to 6 or keep parameters and optimizer states in memory devices" in done.output
+    assert "lower the batch to 6 or keep optimizer states in memory devices" in done.output
     assert "of 16.0 GiB (P100, adam)" in done.output
     refused = called("predict", *asked, "--batch", 7, "--modes", "allreduce", "--out", tmp_path)
     assert (refused.exit_code, refused.stderr[:24]) == (2, "coarse: mode allreduce: ")

@@ -4,8 +4,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from experiments.coarse_paper.claims import HEAD, Number, Unit, claim_row
-from experiments.coarse_paper.script import claims_table
+from experiments.validation.claims import HEAD, Number, Unit, claim_row
+from experiments.validation.script import claims_table
 
 
 def test_all_columns_stand_in_80_characters():

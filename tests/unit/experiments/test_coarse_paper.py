@@ -1,31 +1,38 @@
 """Goldens of the paper's evaluation: claims that come out alike until a model or an input changes on purpose."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import load_preset
-from experiments.coarse_paper import fig3_cci_bandwidth, fig16_speedup, fig17_blocked_time, solved, validate
-from experiments.coarse_paper.cells import Cell, outcome
-from experiments.coarse_paper.claims import HEAD, Verdict
-from experiments.coarse_paper.inputs import CENTRAL, Platform, require_declared
+from experiments.coarse_paper import fig3_cci_bandwidth, fig16_speedup, fig17_blocked_time, paper, solved
+from experiments.coarse_paper.cells import Cell, outcome, under
+from experiments.coarse_paper.inputs import CENTRAL, DECLARED, Platform
 from experiments.coarse_paper.reasons import why_not
 from experiments.coarse_paper.ring_utilisation import num_sets, rings
 from experiments.coarse_paper.settings import blocked_ratio, settings, speedup
+from experiments.validate import PAGE
+from experiments.validation.claims import HEAD, Verdict
+from experiments.validation.declared import require_declared
+from experiments.validation.page import markdown
 
-QUICK = [figure for figure in validate.FIGURES if figure not in (fig16_speedup, fig17_blocked_time)]
+SLOW = (fig16_speedup.__name__, fig17_blocked_time.__name__)
+QUICK = [sys.modules[each.command.split()[-1]] for each in paper.COARSE.figures if each.rows]
+QUICK = [figure for figure in QUICK if figure.__name__ not in SLOW]
 """Those whose rows take seconds."""
 GOLDENS = {
-    "T4, 4 GPUs: largest share of communication in training time over the models": "50.8%",
+    "T4, 4 GPUs: largest share of communication in training time over the models": "57.7%",
     "V100: bidirectional bandwidth, remote over local, 2 to 64 MiB": "1.79x to 1.82x",
     "P100: bidirectional bandwidth, remote over local, 2 to 64 MiB": "0.57x to 0.71x",
     "prototype: GPU Direct over CCI, read, 64 KiB up": "9.00x to 16.99x",
     "V100: latency's share of a copy's time on p3, 64 KiB and 2 MiB": "7.7% to 63.6%",
     "P100: latency's share of a copy's time on SDSC, 64 KiB and 2 MiB": "7.1% to 61.9%",
-    "T4: all-reduce's part of the communication; the rest copies inputs to GPUs": "75.9% to 100.0%",
+    "T4: all-reduce's part of the communication; the rest copies inputs to GPUs": "46.8% to 100.0%",
 }
 V100 = Cell(platform=Platform.V100, policy="paper")
+OVER_PCIE = replace(V100, inputs=replace(CENTRAL, copies_over_nvlink=False))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +52,8 @@ def test_a_golden_comes_out_again(quick_rows, claim):
 def test_every_order_of_links_and_routes_that_the_paper_states_is_reproduced(quick_rows):
     orders = [row for row in quick_rows.values() if row.paper_range is None and row.verdict is not Verdict.INPUT]
     assert len(orders) == 13
-    assert {row.verdict for row in orders} == {Verdict.ORDERING}
+    missed = [row.source for row in orders if row.verdict is not Verdict.ORDERING]
+    assert missed == ["II-B, Fig. 2b"]  # two GPUs with AlexNet, whose images take as long as its ring
 
 
 def test_ratios_that_the_machine_was_made_from_count_as_inputs():
@@ -54,14 +62,16 @@ def test_ratios_that_the_machine_was_made_from_count_as_inputs():
 
 def test_rows_name_declared_inputs_and_misses_their_reason(quick_rows):
     for row in (*quick_rows.values(), *fig16_speedup.memory_rows()):
-        require_declared(row.inputs)
+        require_declared(row.inputs, DECLARED)
         assert row.why or row.verdict is not Verdict.MISSED, row.claim
 
 
 def test_the_papers_batch_limits_hold_in_fp32_on_16_gb_alone():
-    verdicts = [row.verdict for row in fig16_speedup.memory_rows()]
-    assert verdicts == [Verdict.ORDERING, Verdict.MISSED, Verdict.MISSED, Verdict.MISSED]
-    assert fig16_speedup.memory_limits(Precision.FP32, 16) == [3, 8]
+    for mixed, memory_gib in ((True, 32), (True, 16), (False, 32), (False, 16)):
+        with under(replace(CENTRAL, mixed_precision=mixed, v100_memory_gib=memory_gib)):
+            (row,) = fig16_speedup.memory_rows()
+            assert (row.verdict is Verdict.ORDERING) == (not mixed and memory_gib == 16)
+    assert fig16_speedup.memory_limits(Precision.FP32, 16) == [3, 7]
 
 
 def test_cells_that_differ_in_what_their_mode_ignores_are_one():
@@ -78,9 +88,9 @@ def test_a_parameter_server_that_hides_nothing_of_its_loads_is_slower_by_them(st
     following = outcome(replace(server, inputs=replace(inputs, loads_wait=False)))
     nbytes = 4 * model_named("bert-large").num_parameters
     bus = CENTRAL.serial_bus(Platform.T4)
-    loads_s = nbytes / (bus / 17) * 1.1
+    loads_s = nbytes / (bus / 17) * 1.2
     assert following.iteration_s < outcome(server).iteration_s < following.iteration_s + loads_s
-    stores_s = nbytes / (bus / 4) * 1.1
+    stores_s = nbytes / (bus / 4) * 1.2
     least_s = loads_s + (max(stores_s, outcome(server).compute_s) if stores_overlap else stores_s)
     assert outcome(server).iteration_s > least_s
 
@@ -100,13 +110,23 @@ def test_the_papers_formula_splits_by_rates_of_pcie_with_nvlink_on_and_off():
 
 
 def test_two_v100_by_the_papers_formula_take_the_time_that_they_took():
-    assert outcome(V100).iteration_s == pytest.approx(0.2149, rel=0.02)
-    assert speedup(V100) == pytest.approx(11.25, rel=0.02)
+    assert outcome(OVER_PCIE).iteration_s == pytest.approx(0.2149, rel=0.02)
+    assert speedup(OVER_PCIE) == pytest.approx(12.23, rel=0.02)
+    assert outcome(V100).iteration_s < 0.6 * outcome(OVER_PCIE).iteration_s
+
+
+def test_the_profiler_leaves_nvlink_out_whatever_pushes_take():
+    wide = Cell(platform=Platform.V100, policy="paper", num_workers=4)
+    job, by_pcie = wide.job(), replace(wide, nvlink=False).job()
+    assert job.facts == by_pcie.facts
+    assert job.num_to_devices == by_pcie.num_to_devices
+    seen = replace(wide, inputs=replace(CENTRAL, profiler_sees_nvlink=True)).job()
+    assert seen.facts != by_pcie.facts
 
 
 def test_the_ceiling_of_a_speed_up_is_dense_over_compute():
     cell = Cell(platform=Platform.T4, model="resnet50", batch=64, policy="paper")
-    assert "no synchronisation, however fast, gains more than 3.2x" in why_not(cell, 3.3)
+    assert "no synchronisation, however fast, gains more than 3.4x" in why_not(cell, 3.3)
 
 
 def test_inputs_that_were_put_right_change_what_they_should_and_nothing_else():
@@ -119,10 +139,9 @@ def test_inputs_that_were_put_right_change_what_they_should_and_nothing_else():
 
 
 def test_pushes_over_nvlink_are_a_setting_of_machines_that_have_some():
-    fast = replace(V100, inputs=replace(CENTRAL, copies="auto"))
-    assert outcome(fast).exposed_s < outcome(V100).exposed_s
+    assert outcome(V100).exposed_s < outcome(OVER_PCIE).exposed_s
     t4 = Cell(platform=Platform.T4)
-    assert replace(t4, inputs=replace(CENTRAL, copies="auto")).essential() == t4.essential()
+    assert replace(t4, inputs=OVER_PCIE.inputs).essential() == t4.essential()
 
 
 def test_bert_by_tensorflows_containers_is_what_they_published():
@@ -137,7 +156,7 @@ def test_v100_claims_are_shown_with_both_policies_and_nvlink_on_and_off():
 
 
 def test_what_the_busiest_link_carries_bounds_blocked_time_from_below():
-    for cell in (V100, replace(V100, nvlink=False), replace(V100, num_workers=4), replace(V100, num_devices=1)):
+    for cell in (replace(V100, nvlink=False), replace(OVER_PCIE, num_workers=4), replace(OVER_PCIE, num_devices=1)):
         found = outcome(cell)
         assert 0 < found.least_blocked_s < found.exposed_s
 
@@ -162,9 +181,9 @@ def test_pushes_that_backward_hides_less_block_longer():
 
 
 def test_copies_that_are_not_staged_leave_the_uplinks_to_rings():
-    direct = outcome(replace(V100, inputs=replace(CENTRAL, direct_copies=True)))
+    direct = outcome(replace(V100, inputs=replace(OVER_PCIE.inputs, direct_copies=True)))
     assert "switch" not in direct.busiest
-    assert direct.exposed_s < outcome(V100).exposed_s / 2
+    assert direct.exposed_s < outcome(OVER_PCIE).exposed_s / 2
 
 
 def test_neighbours_all_reduce_faster_where_their_switch_is():
@@ -192,27 +211,13 @@ HEADLINES = ("a", "c")
 
 
 def test_the_headline_rows_stand_in_the_page():
-    shown = validate.PAGE.read_text(encoding="utf-8").splitlines()
+    shown = PAGE.read_text(encoding="utf-8").splitlines()
     panels = [panel for panel in fig16_speedup.PANELS if panel.letter in HEADLINES]
     ways = [(panel, setting) for panel in panels for setting in settings(panel.base.platform)]
     blocked = [row for panel, setting in ways for row in fig17_blocked_time.panel_rows(panel.letter, setting)]
     rows = [*(row for panel in panels for row in fig16_speedup.panel_rows(panel)), *fig16_speedup.memory_rows()]
-    assert (len(rows), len(blocked)) == (14, 11)
+    assert (len(rows), len(blocked)) == (11, 11)
     for row in (*rows, *blocked):
-        require_declared(row.inputs)
+        require_declared(row.inputs, DECLARED)
         assert row.why or row.verdict is not Verdict.MISSED, row.claim
-        assert list(validate.markdown([list(HEAD), row.cells]))[-1] in shown, row.claim
-
-
-@pytest.mark.slow
-@pytest.mark.test_all
-def test_the_whole_table_is_as_the_page_shows_it():
-    from rich.console import Console
-
-    validate.simulate_all(Console(quiet=True))
-    rows = validate.all_rows()
-    for row in rows:
-        require_declared(row.inputs)
-        assert row.why or row.verdict is not Verdict.MISSED, row.claim
-    assert validate.page(rows) == validate.PAGE.read_text(encoding="utf-8")
-    assert len({row.claim for row in rows}) == len(rows)
+        assert list(markdown([list(HEAD), row.cells]))[-1] in shown, row.claim

@@ -5,53 +5,21 @@ from dataclasses import replace
 import pytest
 
 from coarse.errors import ConfigError
-from experiments.coarse_paper.claims import HEAD, Verdict
 from experiments.fcdp_paper import (
     fig2_networks,
     fig5_fig6_full,
     fig7_fig9_lora,
     fig10_volume,
     memory,
-    validate,
     variations,
 )
 from experiments.fcdp_paper.cells import Cell, System, gain, report_of, samples_per_s
 from experiments.fcdp_paper.inputs import BORDER_STEP_S, CENTRAL, Network
 from experiments.fsdp_paper import fig2_collectives, fig6_overlap
+from experiments.validation.claims import Verdict
 
 W_BYTES = 2 * 11.308e9
 """Of GPT-10B in fp16."""
-
-
-QUICK = {"FCDP": (memory, fig2_networks, fig10_volume), "FSDP": (fig2_collectives, fig6_overlap)}
-"""By paper the scripts whose rows take a second."""
-
-
-def require_whole(paper, rows):
-    """Claims stand once, misses have a reason, and inputs are declared."""
-    assert len({row.claim for row in rows}) == len(rows)
-    for row in rows:
-        assert row.why or row.verdict is not Verdict.MISSED, row.claim
-        assert set(row.inputs) <= {one.name for one in validate.PAPERS[paper][1]}, row.claim
-
-
-@pytest.mark.parametrize("paper", QUICK)
-def test_quick_rows_stand_in_the_page(paper):
-    shown = validate.PAGE.read_text(encoding="utf-8").splitlines()
-    rows = [row for script in QUICK[paper] for row in script.rows()]
-    assert len(rows) > 10
-    require_whole(paper, rows)
-    for row in rows:
-        assert list(validate.markdown([list(HEAD), row.cells]))[-1] in shown, row.claim
-
-
-@pytest.mark.slow
-@pytest.mark.test_all
-def test_the_page_shows_every_claim_once_and_every_miss_with_its_reason():
-    found = validate.all_rows()
-    for paper, rows in found.items():
-        require_whole(paper, [row for _, row in rows])
-    assert validate.page(found) == validate.PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("num_nodes", [2, 4])
@@ -147,11 +115,10 @@ def test_figure_5_is_drawn_on_the_network_of_its_rows_which_its_titles_name(monk
     monkeypatch.setattr(fig5_fig6_full, "MODELS", ("gpt-10b",))
     fig5_fig6_full.draw(tmp_path)
     assert [panel.title for panel in drawn] == [
-        f"Fig. 5: batch 8, {nodes} nodes, rdma; none where memory does not suffice" for nodes in (2, 4)
+        f"Fig. 5: batch 8, {nodes} nodes, ipoib; none where memory does not suffice" for nodes in (2, 4)
     ]
     expected = [
-        samples_per_s(Cell(network=network, num_nodes=nodes, system=System.FCDP))
-        for network in fig5_fig6_full.NETWORKS
+        samples_per_s(Cell(network=fig5_fig6_full.network_now(), num_nodes=nodes, system=System.FCDP))
         for nodes in (2, 4)
     ]
     assert [panel.bars[0].values["FCDP"] for panel in drawn] == expected

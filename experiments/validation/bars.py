@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coarse.protocol.units import KIB, MIB
-from experiments.coarse_paper.cells import Cell
-from experiments.coarse_paper.settings import Setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,13 +58,6 @@ class Plot:
     title: str
     curves: Mapping[str, Sequence[tuple[float, float]]]
     stated: Sequence[Stated] = ()
-
-
-def bar_label(cell: Cell, setting: Setting) -> str:
-    """Workers and devices, the batch unless it is V-D's, and how the cell was run."""
-    way = setting.label.removeprefix("policy ").replace(", ", "\n")
-    batch = f"\nbatch {cell.batch}" if (cell.model, cell.batch) == ("bert-large", 4) else ""
-    return f"{cell.num_workers}+{cell.num_devices or cell.num_workers}{batch}\n{way}"
 
 
 def draw_bars(panels: Sequence[Panel], *, ylabel: str, path: Path) -> None:

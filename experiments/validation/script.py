@@ -8,8 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from experiments.coarse_paper.claims import HEAD, ClaimRow
 from experiments.gpt.rows import write_json
+from experiments.validation.claims import HEAD, ClaimRow
 
 WIDTHS = (8, None, 10, 9, 9, 9, 10)
 """Of the table's columns; the claim takes what the terminal has left, at 80 columns too."""

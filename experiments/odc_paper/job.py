@@ -1,6 +1,6 @@
 """Minibatches of post-training on a stated cluster, on a virtual clock: mode odc by the live machines, and FSDP.
 
-What odc_paper.py and odc_emulated.py share.
+The claims of the paper and the benchmarks of mode odc share them.
 """
 
 from __future__ import annotations

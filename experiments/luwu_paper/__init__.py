@@ -1,0 +1,1 @@
+"""LuWu's evaluation, figure by figure; see docs/luwu.md."""

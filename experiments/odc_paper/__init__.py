@@ -1,0 +1,1 @@
+"""ODC's evaluation, simulated; see docs/odc.md."""

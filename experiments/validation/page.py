@@ -1,0 +1,33 @@
+"""Tables of claims as Markdown, and how many came to what."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from experiments.validation.claims import ClaimRow, Verdict
+
+MISSES = (Verdict.MISSED, Verdict.INPUT)
+
+
+def summary(rows: Sequence[ClaimRow]) -> str:
+    """How many rows came to what."""
+    counts = Counter(row.verdict for row in rows)
+    return f"{len(rows)} rows: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+
+
+def num_met(rows: Sequence[ClaimRow]) -> int:
+    """How many are neither missed nor inputs."""
+    return sum(row.verdict not in MISSES for row in rows)
+
+
+def num_held(rows: Sequence[ClaimRow]) -> int:
+    """How many are held against the paper: all but inputs."""
+    return sum(row.verdict is not Verdict.INPUT for row in rows)
+
+
+def markdown(lines: list[list[str]]) -> Iterator[str]:
+    """A table whose first line is its head."""
+    head, *body = lines
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for line in body:
+        yield "| " + " | ".join(line) + " |"
