@@ -64,7 +64,7 @@ def tables() -> Tables:
     )
     yield (
         "What was put right",
-        "Inputs that were otherwise, each alone put back, and all of them.",
+        "Inputs that were otherwise, each put right alone, and all of them.",
         variations.table(variations.PUT_RIGHT),
     )
     yield (

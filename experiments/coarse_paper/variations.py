@@ -26,13 +26,16 @@ VARIATIONS: dict[str, Inputs] = {
     "DENSE stores after backward": replace(CENTRAL, stores_overlap=False),
     "DENSE loads follow each sum": replace(CENTRAL, loads_wait=False),
 }
+_BEFORE = replace(CENTRAL, wide_t4=True, own_bus=False, copies_over_nvlink=False, sharer_growth=0.1)
 PUT_RIGHT: dict[str, Inputs] = {
-    "before": replace(CENTRAL, wide_t4=True, own_bus=False),
-    "T4's ports have eight lanes (6.3 GB/s, not 9.93)": replace(CENTRAL, own_bus=False),
-    "DENSE copies at T4's own bus (6.3 GB/s, not 13)": replace(CENTRAL, wide_t4=True),
-    "both: as declared": CENTRAL,
+    "before": _BEFORE,
+    "T4's ports have eight lanes (6.3 GB/s, not 9.93)": replace(_BEFORE, wide_t4=False),
+    "DENSE copies at T4's own bus (6.3 GB/s, not 13)": replace(_BEFORE, own_bus=True),
+    "pushes and pulls take NVLink": replace(_BEFORE, copies_over_nvlink=True),
+    "a further sharer adds 20 %, not 10 %": replace(_BEFORE, sharer_growth=None),
+    "all: as declared": CENTRAL,
 }
-"""Inputs that were wrong, each alone."""
+"""Inputs that were otherwise, each put right alone."""
 _RESNET = Cell(platform=Platform.T4, model="resnet50", batch=64, policy="paper")
 _T4 = Cell(platform=Platform.T4, policy="paper")
 _P100 = Cell(platform=Platform.P100, policy="paper")

@@ -126,7 +126,7 @@ def test_the_profiler_leaves_nvlink_out_whatever_pushes_take():
 
 def test_the_ceiling_of_a_speed_up_is_dense_over_compute():
     cell = Cell(platform=Platform.T4, model="resnet50", batch=64, policy="paper")
-    assert "no synchronisation, however fast, gains more than 3.4x" in why_not(cell, 3.3)
+    assert "no synchronisation, however fast, gains more than 3.4x" in why_not(cell, 3.5)
 
 
 def test_inputs_that_were_put_right_change_what_they_should_and_nothing_else():
