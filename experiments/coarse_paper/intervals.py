@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,22 +14,12 @@ from experiments.coarse_paper.cells import Cell, missing, precompute, taken, und
 from experiments.coarse_paper.inputs import CENTRAL, DECLARED, LOAD_SLOWDOWN, Inputs
 from experiments.coarse_paper.settings import by_policies
 from experiments.validation.claims import ClaimRow
-from experiments.validation.declared import require_declared
-from experiments.validation.interval_study import Found, Interval, Study, Values
+from experiments.validation.interval_study import Found, Interval, Study, Values, interval_of
 
 FIGURES = (fig2_communication_share, fig16_speedup, fig17_blocked_time)
-_OF_PRESETS = {"sharer_growth": SNOOP_OVER_LINE, "load_slowdown": LOAD_SLOWDOWN}
-
-
-def _interval(
-    field: str, declared: str, low: float, high: float, why: str, *, is_choice: bool = False
-) -> Interval:
-    require_declared((declared,), DECLARED)
-    value = getattr(CENTRAL, field)
-    central = float(_OF_PRESETS[field] if value is None else value)
-    return Interval(
-        field=field, declared=declared, low=low, central=central, high=high, why=why, is_choice=is_choice
-    )
+_interval = partial(
+    interval_of, replace(CENTRAL, sharer_growth=SNOOP_OVER_LINE, load_slowdown=LOAD_SLOWDOWN), DECLARED
+)  # presets state two of them
 
 
 def _choice(field: str, declared: str, why: str, ends: tuple[float, float] = (0.0, 1.0)) -> Interval:

@@ -2,26 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from experiments.fcdp_paper import fig2_networks, fig5_fig6_full, fig7_fig9_lora, fig10_volume, memory
 from experiments.fcdp_paper.cells import under
 from experiments.fcdp_paper.inputs import CENTRAL, DECLARED
 from experiments.validation.claims import ClaimRow
-from experiments.validation.declared import require_declared
-from experiments.validation.interval_study import Interval, Study, Values
+from experiments.validation.interval_study import Study, Values, interval_of
 
 FIGURES = (memory, fig2_networks, fig5_fig6_full, fig7_fig9_lora, fig10_volume)
 
 
-def _interval(field: str, declared: str, low: float, high: float, why: str, *, is_choice: bool = False) -> Interval:
-    require_declared((declared,), DECLARED)
-    central = float(getattr(CENTRAL, field))
-    return Interval(
-        field=field, declared=declared, low=low, central=central, high=high, why=why, is_choice=is_choice
-    )
-
-
+_interval = partial(interval_of, CENTRAL, DECLARED)
 INTERVALS = (
     _interval("border_step_s", "border", 0.0, 1.8e-3, "no time of its own, and twice the fitted one"),
     _interval("peak_share", "compute", 0.126, 0.44, "BERT-large on a V100 at batch 4, and what others reach on an A40"),

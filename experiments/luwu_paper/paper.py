@@ -1,22 +1,16 @@
 """The LuWu paper, figure by figure; see docs/luwu.md for the model of its cluster and of its baselines."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from experiments.luwu_paper import baselines, optimizer_node
 from experiments.luwu_paper.inputs import CENTRAL, DECLARED, under
 from experiments.validation.claims import ClaimRow
-from experiments.validation.declared import require_declared
-from experiments.validation.interval_study import Interval, Study, Values
+from experiments.validation.interval_study import Study, Values, interval_of
 from experiments.validation.paper import Paper, Tables, figure, missing
 
-
-def _interval(field: str, declared: str, low: float, high: float, why: str, *, is_choice: bool = False) -> Interval:
-    require_declared((declared,), DECLARED)
-    central = float(getattr(CENTRAL, field))
-    return Interval(
-        field=field, declared=declared, low=low, central=central, high=high, why=why, is_choice=is_choice
-    )
+_interval = partial(interval_of, CENTRAL, DECLARED)
 
 
 def rows_under(values: Values) -> list[ClaimRow]:

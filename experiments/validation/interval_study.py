@@ -20,6 +20,7 @@ from coarse.errors import ConfigError
 from experiments.gpt.rows import write_json
 from experiments.validation.bars import new_figure, save
 from experiments.validation.claims import ClaimRow, Verdict
+from experiments.validation.declared import Declared, require_declared
 from experiments.validation.page import markdown
 
 SEED = 0
@@ -68,6 +69,22 @@ class Interval:
                 f"{self.low:g} to {self.high:g}; correct its ends",
                 key=self.field,
             )
+
+
+def interval_of(
+    central: object, known: tuple[Declared, ...], field: str, declared: str, low: float, high: float, why: str, *,
+    is_choice: bool = False,
+) -> Interval:  # fmt: skip
+    """The interval of a field of an evaluation's inputs around its central value.
+
+    Raises:
+        ConfigError: no declared input has this name, or the ends lie on one side of the central value.
+    """
+    require_declared((declared,), known)
+    value = float(getattr(central, field))
+    return Interval(
+        field=field, declared=declared, low=low, central=value, high=high, why=why, is_choice=is_choice
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
