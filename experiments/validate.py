@@ -21,7 +21,7 @@ from experiments.luwu_paper.paper import LUWU
 from experiments.odc_paper.paper import ODC
 from experiments.validation.claims import ClaimRow
 from experiments.validation.interval_study import run_studies
-from experiments.validation.page import markdown, num_held, num_met
+from experiments.validation.page import markdown, num_held, num_met, text_of
 from experiments.validation.paper import Figure, Paper
 from experiments.validation.script import claims_table
 
@@ -72,8 +72,16 @@ def run(console: Console, *, papers: Sequence[Paper] = PAPERS, out: Path = RESUL
 
 
 def run_intervals(console: Console, *, papers: Sequence[Paper] = PAPERS, out: Path, docs: Path | None = None) -> int:
-    """Run all studies of intervals."""
-    return run_studies([study for paper in papers for study in paper.studies], console, out=out, docs=docs)
+    """Run all studies of intervals.
+
+    Raises:
+        ConfigError: none of the papers has one.
+    """
+    studies = [study for paper in papers for study in paper.studies]
+    if not studies:
+        have = ", ".join(paper.name for paper in PAPERS if paper.studies)
+        raise ConfigError(f"inputs of {papers[0].name} have no intervals; ask for {have}", key="only")
+    return run_studies(studies, console, out=out, docs=docs)
 
 
 def rows_of(figures: dict[Figure, list[ClaimRow]]) -> list[ClaimRow]:
@@ -108,7 +116,7 @@ def page(found: Found) -> str:
     ]
     for paper, by_figure in found.items():
         text += paper.section(rows_of(by_figure))
-    return "\n".join([*text, ""])
+    return text_of(text)
 
 
 def main() -> int:

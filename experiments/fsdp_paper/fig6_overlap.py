@@ -17,7 +17,7 @@ from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
 from coarse.strategy.sharding import Fsdp
-from experiments.fsdp_paper.machines import GPUS_PER_HOST, TITLE, a100_cluster
+from experiments.fsdp_paper.machines import GPUS_PER_HOST, TITLE, Inputs, a100_cluster, inputs_now
 from experiments.validation.claims import ClaimRow, Number, Order, claim_row
 from experiments.validation.claims import Unit as Shown
 from experiments.validation.script import main
@@ -25,7 +25,6 @@ from experiments.validation.script import main
 HIDDEN = 12288
 NUM_BLOCKS = 24
 SEQUENCE = 2048
-FLOPS_PER_S = 186e12
 NUM_HOSTS = 16
 INPUTS = ("A100 host", "RoCE", "A100 compute", "GPT-175B", "one stream")
 _SAME = 0.01
@@ -39,16 +38,20 @@ def rows() -> list[ClaimRow]:
 def blocks(batch: int) -> tuple[Unit, ...]:
     """GPT-175B's, of which each is a unit; backward computes forward again."""
     numel = 12 * HIDDEN**2
-    forward_s = 2 * numel * SEQUENCE * batch / FLOPS_PER_S
+    forward_s = 2 * numel * SEQUENCE * batch / inputs_now().flops_per_s
     return tuple(
         Unit(name=f"h.{number}", trainable_nbytes=2 * numel, forward_s=forward_s, backward_s=3 * forward_s)
         for number in range(NUM_BLOCKS)
     )
 
 
-@cache
 def simulated(*, batch: int, prefetch: bool = True, limit: int = 2) -> ShardedReport:
     """One iteration of 128 GPUs."""
+    return _simulated(inputs_now(), batch, prefetch=prefetch, limit=limit)
+
+
+@cache
+def _simulated(_: Inputs, batch: int, *, prefetch: bool, limit: int) -> ShardedReport:
     return simulate_sharded(
         ShardedJob(
             units=blocks(batch),

@@ -1,16 +1,32 @@
 """The FSDP paper's cluster, as far as it is described: eight A100 per host behind NVLink, hosts on 2 Tb/s RoCE."""
 
+from dataclasses import dataclass
+
 from coarse.hardware.machine import Accelerator, Machine, MemoryDevice
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB, bytes_per_s_from_gbit_per_s
-from experiments.validation.declared import Declared
+from experiments.validation.declared import Declared, Taken
 
 GPUS_PER_HOST = 8
 TITLE = "FSDP: claims and ours"
-_NVLINK = Wire(name="nvlink", bytes_per_s=300e9, latency_s=2.5e-6)
 _SOCKET = Wire(name="host", bytes_per_s=1e12)
-_NETWORK = Wire(name="roce", bytes_per_s=bytes_per_s_from_gbit_per_s(2000), latency_s=5e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What the paper's notes leave open, or state once."""
+
+    nvlink_bytes_per_s: float = 300e9
+    nvlink_latency_s: float = 2.5e-6
+    network_latency_s: float = 5e-6
+    flops_per_s: float = 186e12
+    """Of a GPU, recomputation counted."""
+
+
+CENTRAL = Inputs()
+_taken = Taken(CENTRAL)
+under, inputs_now = _taken.under, _taken.now
 
 DECLARED = (
     Declared(
@@ -41,8 +57,11 @@ DECLARED = (
 
 def a100_cluster(num_hosts: int) -> Machine:
     """So many hosts."""
+    inputs = inputs_now()
+    nvlink = Wire(name="nvlink", bytes_per_s=inputs.nvlink_bytes_per_s, latency_s=inputs.nvlink_latency_s)
+    network = Wire(name="roce", bytes_per_s=bytes_per_s_from_gbit_per_s(2000), latency_s=inputs.network_latency_s)
     gpus = tuple(
-        Place(name=f"gpu{number}", kind=PlaceKind.GPU, parent="socket0", wire=_NVLINK)
+        Place(name=f"gpu{number}", kind=PlaceKind.GPU, parent="socket0", wire=nvlink)
         for number in range(GPUS_PER_HOST)
     )
     socket = Place(name="socket0", kind=PlaceKind.SOCKET, parent=HOST, wire=_SOCKET)
@@ -60,6 +79,6 @@ def a100_cluster(num_hosts: int) -> Machine:
             adder_bytes_per_s=2039e9 / 3, optimizer_bytes_per_s=2039e9 / 7, capacity_bytes=80 * GIB
         ),
         peer_to_peer=True,
-        network=_NETWORK,
+        network=network,
         num_nodes=num_hosts,
     )

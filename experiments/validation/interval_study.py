@@ -21,7 +21,7 @@ from experiments.gpt.rows import write_json
 from experiments.validation.bars import new_figure, save
 from experiments.validation.claims import ClaimRow, Verdict
 from experiments.validation.declared import Declared, require_declared
-from experiments.validation.page import markdown
+from experiments.validation.page import markdown, text_of
 
 SEED = 0
 NUM_SAMPLES = 24
@@ -277,7 +277,7 @@ def run_studies(studies: Sequence[Study], console: Console, *, out: Path, docs: 
     write_json(out / "intervals.json", {"kind": "simulated", "studies": documents})
     console.print(f"written to {out}")
     if docs is not None:
-        docs.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        docs.write_text(text_of(lines), encoding="utf-8")
         console.print(f"written to {docs}")
     return 0
 

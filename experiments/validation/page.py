@@ -1,5 +1,6 @@
 """Tables of claims as Markdown, and how many came to what."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -22,6 +23,11 @@ def num_met(rows: Sequence[ClaimRow]) -> int:
 def num_held(rows: Sequence[ClaimRow]) -> int:
     """How many are held against the paper: all but inputs."""
     return sum(row.verdict is not Verdict.INPUT for row in rows)
+
+
+def text_of(lines: Sequence[str]) -> str:
+    """Lines as a page, with one empty line where there are several."""
+    return re.sub("\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def markdown(lines: list[list[str]]) -> Iterator[str]:
