@@ -4,6 +4,8 @@ planted."""
 import argparse
 import sys
 
+import torch
+
 from coarse.errors import StorageError
 from tests.support.faults.bugs import BUGS, seeds_to_find
 from tests.support.faults.job import is_storage_error_due, run
@@ -21,6 +23,7 @@ def main() -> int:
             print(f"{seeds_to_find(bug, small(2) if training == 'small' else with_torch())!s:>5}  {bug}", flush=True)
         return 0
     wrong = 0
+    torch.set_num_threads(1)  # several wait for one another longer than they compute, where cores are busy
     plans = (small(1), small(2), small(3), on_nodes(), with_torch())
     for plan in plans:
         quiet, _ = run(plan, None)
@@ -33,7 +36,8 @@ def main() -> int:
                 trace.append(str(error))
             wrong += not is_right
             if given.seed or not is_right:
-                print(f"{plan.num_workers} workers, seed {seed}: {'the same' if is_right else 'OTHERS'}: {trace}")
+                came = "the same" if is_right else "OTHERS"
+                print(f"{plan.num_workers} workers, seed {seed}: {came}: {trace}", flush=True)
     print(f"{wrong} of {len(plans) * len(given.seed or range(given.seeds))} runs ended otherwise")
     return int(wrong > 0)
 
