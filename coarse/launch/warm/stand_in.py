@@ -20,12 +20,14 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(paths[int(os.environ["PMIX_RANK"]) % len(paths)])
         wanted = {"argv": sys.argv[2:], "environ": dict(os.environ), "folder": os.getcwd()}
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # the rank may run before it is known here
         socket.send_fds(server, [json.dumps(wanted).encode()], [0, 1, 2])
         pid = int(server.recv(64))
         with suppress(ProcessLookupError):  # it may have ended; then its status comes next
             rank = os.pidfd_open(pid)
             for number in FORWARDED:
                 signal.signal(number, lambda came, _: signal.pidfd_send_signal(rank, came))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if not (said := server.recv(64)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

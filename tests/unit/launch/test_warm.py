@@ -1,15 +1,18 @@
 """The process that ranks are forked from when a job starts again: what it imports, its end, and what is said of it."""
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from coarse.launch.warm import ranks
+from coarse.launch.warm import ranks, stand_in
 from coarse.launch.warm.ranks import WarmRanks, stand_in_arguments
 from coarse.protocol.clock import WallClock
 
@@ -115,3 +118,34 @@ def test_what_stands_for_a_rank_is_killed_where_the_process_that_forked_it_is(tm
         assert rank.returncode == -signal.SIGKILL
     finally:
         warm.close()
+
+
+WAITS = """
+import signal
+signal.signal(signal.SIGUSR2, lambda *_: print("came", flush=True))
+print("waits", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_a_signal_that_comes_before_the_rank_is_known_goes_on_to_it(tmp_path):
+    address = str(tmp_path / "server")
+    command = [sys.executable, stand_in.__file__, address, "script.py"]
+    with ExitStack() as ends:
+        server = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        server.bind(address)
+        server.listen()
+        rank = ends.enter_context(subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True))
+        ends.callback(rank.kill)
+        process = ends.enter_context(subprocess.Popen(command, env={**os.environ, "PMIX_RANK": "0"}))
+        ends.callback(process.kill)
+        channel = ends.enter_context(server.accept()[0])
+        channel.recv(1 << 16)
+        assert rank.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGUSR2)
+        channel.send(str(rank.pid).encode())
+        assert select.select([rank.stdout], [], [], IN_TIME_S)[0], "the signal did not come"
+        assert rank.stdout.readline() == "came\n"
+        channel.send(b"0")
+        assert process.wait(timeout=IN_TIME_S) == 0
