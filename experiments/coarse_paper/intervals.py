@@ -5,16 +5,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
 
 from coarse.cli.progress import shown_tasks
 from coarse.hardware.coherence import SNOOP_OVER_LINE
 from experiments.coarse_paper import fig2_communication_share, fig16_speedup, fig17_blocked_time
 from experiments.coarse_paper.cells import Cell, missing, precompute, taken, under
-from experiments.coarse_paper.inputs import CENTRAL, DECLARED, LOAD_SLOWDOWN, Inputs
+from experiments.coarse_paper.inputs import CENTRAL, DECLARED, LOAD_SLOWDOWN
 from experiments.coarse_paper.settings import by_policies
 from experiments.validation.claims import ClaimRow
-from experiments.validation.interval_study import Found, Interval, Study, Values, interval_of
+from experiments.validation.interval_study import Found, Interval, Study, Values, interval_of, with_values
 
 FIGURES = (fig2_communication_share, fig16_speedup, fig17_blocked_time)
 _interval = partial(
@@ -46,28 +45,25 @@ INTERVALS = (
 )  # fmt: skip
 
 
-_BOOLEANS = {one.field for one in INTERVALS if isinstance(getattr(CENTRAL, one.field), bool)}
-
-
-def inputs_with(values: dict[str, Any]) -> Inputs:
-    """The central inputs with some at other values."""
-    whole: dict[str, Any] = {field: bool(value) if field in _BOOLEANS else value for field, value in values.items()}
-    return replace(CENTRAL, **whole)
-
-
 def rows_under(values: Values) -> list[ClaimRow]:
     """All rows about training, by the paper's policy."""
-    with under(inputs_with(values)), by_policies("paper"):
+    with under(with_values(CENTRAL, values)), by_policies("paper"):
         return [row for figure in FIGURES for row in figure.rows()]
 
 
 def cells_under(values: Values) -> Iterator[Cell]:
     """What they simulate."""
-    with under(inputs_with(values)), by_policies("paper"):
+    with under(with_values(CENTRAL, values)), by_policies("paper"):
         yield from [taken(cell) for figure in (fig2_communication_share, fig16_speedup) for cell in figure.cells()]
 
 
-WITHOUT_NVLINK = "V100 without NVLink, which is not the paper's machine"
+def part_of(row: ClaimRow) -> str:
+    """Whose policy and which machine a row is of."""
+    if "policy auto" in row.claim:
+        return "by a policy that the paper does not have: auto simulates the iteration to decide"
+    if "NVLink off" in row.claim:
+        return "V100 without NVLink, which is not the paper's machine"
+    return "the paper's policy and machines"
 
 
 class CoarseStudy(Study):
@@ -90,7 +86,7 @@ STUDY = CoarseStudy(
     what="Rows about training, by the paper's policy.",
     intervals=INTERVALS,
     rows_under=rows_under,
-    part_of=lambda row: WITHOUT_NVLINK if "NVLink off" in row.claim else "The paper's machines",
+    part_of=part_of,
     headlines=(
         "T4 resnet50, 2 workers: COARSE over DENSE", "T4 bert-large, 2 workers: COARSE over DENSE",
         "P100 bert-large, 2 workers: COARSE over DENSE",

@@ -21,12 +21,9 @@ from experiments.coarse_paper import (
 )
 from experiments.coarse_paper.cells import Cell, missing, precompute
 from experiments.coarse_paper.inputs import DECLARED
-from experiments.coarse_paper.intervals import STUDY, WITHOUT_NVLINK
-from experiments.validation.claims import ClaimRow
+from experiments.coarse_paper.intervals import STUDY, part_of
 from experiments.validation.paper import Paper, Tables, figure
 from experiments.validation.paper import missing as left_out
-
-OF_AUTO = "by a policy that the paper does not have: auto simulates the iteration to decide"
 
 
 def all_cells() -> Iterator[Cell]:
@@ -44,13 +41,6 @@ def simulate_all(console: Console) -> None:
     with Progress(TextColumn("training jobs"), *columns, console=console, transient=True) as progress:
         task = progress.add_task("jobs", total=len(wanted))
         precompute(wanted, num_processes=num_processes, on_done=lambda _: progress.advance(task))
-
-
-def part_of(row: ClaimRow) -> str:
-    """Whose policy and which machine a row is of."""
-    if "policy auto" in row.claim:
-        return OF_AUTO
-    return WITHOUT_NVLINK if "NVLink off" in row.claim else "the paper's policy and machines"
 
 
 def tables() -> Tables:

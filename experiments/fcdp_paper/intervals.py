@@ -1,15 +1,12 @@
 """FCDP's rows under all that their inputs may have been: see experiments/validation/interval_study.py."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from experiments.fcdp_paper import fig2_networks, fig5_fig6_full, fig7_fig9_lora, fig10_volume, memory
 from experiments.fcdp_paper.cells import under
 from experiments.fcdp_paper.inputs import CENTRAL, DECLARED
 from experiments.validation.claims import ClaimRow
-from experiments.validation.interval_study import Study, Values, interval_of
+from experiments.validation.interval_study import Study, Values, interval_of, with_values
 
 FIGURES = (memory, fig2_networks, fig5_fig6_full, fig7_fig9_lora, fig10_volume)
 
@@ -27,13 +24,9 @@ INTERVALS = (
 )  # fmt: skip
 
 
-_AS: dict[str, Callable[[float], Any]] = {"sequence": round, "full_on_ipoib": bool}
-
-
 def rows_under(values: Values) -> list[ClaimRow]:
     """All rows of the paper."""
-    whole: dict[str, Any] = {key: _AS.get(key, float)(value) for key, value in values.items()}
-    with under(replace(CENTRAL, **whole)):
+    with under(with_values(CENTRAL, values)):
         return [row for figure in FIGURES for row in figure.rows()]
 
 

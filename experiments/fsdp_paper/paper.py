@@ -1,12 +1,11 @@
 """The PyTorch FSDP paper (VLDB 2023), as far as notes on it were at hand; see docs/fcdp_evaluation.md."""
 
-from dataclasses import replace
 from functools import partial
 
 from experiments.fsdp_paper import fig2_collectives, fig6_overlap
 from experiments.fsdp_paper.machines import CENTRAL, DECLARED, under
 from experiments.validation.claims import ClaimRow
-from experiments.validation.interval_study import Study, Values, interval_of
+from experiments.validation.interval_study import Study, Values, interval_of, with_values
 from experiments.validation.paper import Paper, figure, missing
 
 _interval = partial(interval_of, CENTRAL, DECLARED)
@@ -14,7 +13,7 @@ _interval = partial(interval_of, CENTRAL, DECLARED)
 
 def rows_under(values: Values) -> list[ClaimRow]:
     """All rows."""
-    with under(replace(CENTRAL, **values)):
+    with under(with_values(CENTRAL, values)):
         return [*fig2_collectives.rows(), *fig6_overlap.rows()]
 
 

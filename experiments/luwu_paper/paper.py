@@ -1,13 +1,11 @@
 """The LuWu paper, figure by figure; see docs/luwu.md for the model of its cluster and of its baselines."""
 
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from experiments.luwu_paper import baselines, optimizer_node
 from experiments.luwu_paper.inputs import CENTRAL, DECLARED, under
 from experiments.validation.claims import ClaimRow
-from experiments.validation.interval_study import Study, Values, interval_of
+from experiments.validation.interval_study import Study, Values, interval_of, with_values
 from experiments.validation.paper import Paper, Tables, figure, missing
 
 _interval = partial(interval_of, CENTRAL, DECLARED)
@@ -15,9 +13,7 @@ _interval = partial(interval_of, CENTRAL, DECLARED)
 
 def rows_under(values: Values) -> list[ClaimRow]:
     """All rows beside the baselines."""
-    as_they_are: dict[str, Any] = {"most_batch": int, "prefetch": bool}
-    chosen = {field: as_they_are.get(field, float)(value) for field, value in values.items()}
-    with under(replace(CENTRAL, **chosen)):
+    with under(with_values(CENTRAL, values)):
         return baselines.rows()
 
 

@@ -1,24 +1,18 @@
 """ODC (ICLR 2026), of which a summary was at hand; see docs/odc.md."""
 
 from dataclasses import replace
-from typing import Any
 
 from experiments.odc_paper import balance
 from experiments.odc_paper.inputs import CENTRAL, DECLARED, under
 from experiments.validation.claims import ClaimRow
-from experiments.validation.interval_study import Interval, Study, Values
+from experiments.validation.interval_study import Interval, Study, Values, with_values
 from experiments.validation.paper import Paper, Tables, figure, missing
 
 
 def rows_under(values: Values) -> list[ClaimRow]:
     """All rows."""
-    chosen: dict[str, Any] = {
-        field: value if field == "rl_mean_tokens" else round(value) for field, value in values.items()
-    }
-    if "sigma" in values:
-        del chosen["sigma"]
-        chosen["sigmas"] = (values["sigma"],)
-    with under(replace(CENTRAL, **chosen)):
+    chosen = with_values(CENTRAL, {field: value for field, value in values.items() if field != "sigma"})
+    with under(replace(chosen, sigmas=(values["sigma"],)) if "sigma" in values else chosen):
         return balance.rows()
 
 

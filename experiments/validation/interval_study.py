@@ -9,9 +9,10 @@ crosses the paper's between two of them by halving.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from scipy.stats.qmc import LatinHypercube
@@ -21,7 +22,10 @@ from experiments.gpt.rows import write_json
 from experiments.validation.bars import new_figure, save
 from experiments.validation.claims import ClaimRow, Verdict
 from experiments.validation.declared import Declared, require_declared
-from experiments.validation.page import markdown, text_of
+from experiments.validation.page import by_part, markdown, text_of
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SEED = 0
 NUM_SAMPLES = 24
@@ -32,6 +36,7 @@ _MEANING = (
 )
 _WITHIN = (0.25, 0.5, 0.75)
 _NUM_HALVINGS = 6
+Inputs = TypeVar("Inputs", bound="DataclassInstance")
 Values = dict[str, float]
 """By field of an evaluation's inputs, for those that are other than the central ones."""
 
@@ -85,6 +90,17 @@ def interval_of(
     return Interval(
         field=field, declared=declared, low=low, central=value, high=high, why=why, is_choice=is_choice
     )
+
+
+def with_values(central: Inputs, values: Values) -> Inputs:
+    """An evaluation's inputs with some at other values, each of its field's kind: a truth, whole, or any number."""
+    return replace(central, **{field: _as_in(getattr(central, field), value) for field, value in values.items()})
+
+
+def _as_in(central: object, value: float) -> bool | int | float:
+    if isinstance(central, bool):
+        return bool(value)
+    return round(value) if isinstance(central, int) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,10 +223,7 @@ class Study:
 
     def parts(self, found: Sequence[Found]) -> dict[str, list[Found]]:
         """Rows by their part of the page."""
-        parts: dict[str, list[Found]] = {}
-        for one in found:
-            parts.setdefault(self.part_of(one.row), []).append(one)
-        return parts
+        return by_part(found, lambda one: self.part_of(one.row))
 
     def draw(self, found: Sequence[Found], path: Path) -> None:
         """A tornado for each headline: our value with each input at its ends, the widest at the top."""

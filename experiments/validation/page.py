@@ -2,10 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from experiments.validation.claims import ClaimRow, Verdict
 
+Item = TypeVar("Item")
 MISSES = (Verdict.MISSED, Verdict.INPUT)
 
 
@@ -23,6 +25,14 @@ def num_met(rows: Sequence[ClaimRow]) -> int:
 def num_held(rows: Sequence[ClaimRow]) -> int:
     """How many are held against the paper: all but inputs."""
     return sum(row.verdict is not Verdict.INPUT for row in rows)
+
+
+def by_part(items: Iterable[Item], part_of: Callable[[Item], str]) -> dict[str, list[Item]]:
+    """Items by their part of a page, in the order in which parts come."""
+    parts: dict[str, list[Item]] = {}
+    for item in items:
+        parts.setdefault(part_of(item), []).append(item)
+    return parts
 
 
 def text_of(lines: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from experiments.validation.claims import HEAD, ClaimRow
 from experiments.validation.declared import Declared
 from experiments.validation.interval_study import Study
-from experiments.validation.page import markdown, num_held, num_met, summary
+from experiments.validation.page import by_part, markdown, num_held, num_met, summary
 
 Tables = Iterator[tuple[str, str, list[list[str]]]]
 """Each a title, what it shows, and its lines; the first is the head."""
@@ -68,10 +68,7 @@ class Paper:
 
     def parts(self, rows: list[ClaimRow]) -> dict[str, list[ClaimRow]]:
         """Rows by their part of the section, the first part's first."""
-        found: dict[str, list[ClaimRow]] = {}
-        for row in rows:
-            found.setdefault(self.part_of(row), []).append(row)
-        return found
+        return by_part(rows, self.part_of)
 
     def figure_lines(self, found: dict[Figure, list[ClaimRow]]) -> Iterator[list[str]]:
         """Of the table of figures: figure, what it shows, command, and how many rows of its own part are met."""

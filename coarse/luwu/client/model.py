@@ -51,7 +51,7 @@ from coarse.luwu.store.operations import (
     Push,
     SetSteps,
     Step,
-)  # fmt: skip
+)
 from coarse.protocol.fragments import fragments, shortened
 from coarse.storage.allocator import RegionAllocator
 from coarse.storage.region import DeviceMemory

@@ -8,13 +8,12 @@ from coarse.errors import ConfigError
 from experiments.coarse_paper.cells import Cell, outcome, under
 from experiments.coarse_paper.inputs import CENTRAL, Platform
 from experiments.coarse_paper.intervals import STUDY as COARSE
-from experiments.coarse_paper.intervals import inputs_with
 from experiments.fcdp_paper import cells as fcdp_cells
 from experiments.fcdp_paper import memory
 from experiments.fcdp_paper.inputs import CENTRAL as FCDP_CENTRAL
 from experiments.fcdp_paper.intervals import STUDY as FCDP
 from experiments.validation.claims import Number, Unit, claim_row
-from experiments.validation.interval_study import Found, Interval, summary, table
+from experiments.validation.interval_study import Found, Interval, summary, table, with_values
 
 T4 = Cell(platform=Platform.T4, policy="paper")
 STUDIES = {"coarse": COARSE, "fcdp": FCDP}
@@ -51,10 +50,16 @@ def test_each_end_changes_one_input_and_each_corner_has_every_input_at_an_end(st
 
 
 def test_central_values_are_those_of_the_evaluations():
-    assert inputs_with({one.field: one.central for one in COARSE.intervals}) == replace(
+    assert with_values(CENTRAL, {one.field: one.central for one in COARSE.intervals}) == replace(
         CENTRAL, sharer_growth=0.2, load_slowdown=17.0
     )
     assert replace(FCDP_CENTRAL, **{one.field: one.central for one in FCDP.intervals}) == FCDP_CENTRAL
+
+
+def test_values_take_the_kind_of_their_field():
+    taken = with_values(FCDP_CENTRAL, {"full_on_ipoib": 0.0, "sequence": 300.4, "peak_share": 0.3})
+    assert (taken.full_on_ipoib, taken.sequence, taken.peak_share) == (False, 300, 0.3)
+    assert with_values(CENTRAL, {"sharer_growth": 0.25}).sharer_growth == 0.25
 
 
 def test_an_interval_that_does_not_go_up_around_its_central_value_is_refused():
