@@ -66,6 +66,8 @@ class Departures:
         """Workers whose script has joined the others without coarse."""
         self._came: set[int] = set()
         self._joined: set[int] = set()
+        self._watched: set[int] = set()
+        """Ranks whose watching process has come."""
         self._ended: dict[int, int | None] = {}
         self._failed: dict[int, int | None] = {}
         """Ranks in the order in which they were known not to end well, with their statuses."""
@@ -77,6 +79,10 @@ class Departures:
     def num_ranks(self) -> int:
         """How many ranks the job has."""
         return self._num_ranks
+
+    def on_runs(self, rank: int) -> None:
+        """Note that the process that watches a rank has come."""
+        self._watched.add(rank)
 
     def on_waits(self, rank: int) -> None:
         """Note that a rank has called `init`."""
@@ -117,6 +123,16 @@ class Departures:
             self._followed.add(rank)
         if status != 0:
             self._failed.setdefault(rank, status)
+
+    def on_over(self) -> None:
+        """Note that mpirun has ended with 0: ranks of which no end has come are lost.
+
+        It does so where a daemon of another node is killed while ranks start. Of a job that may start again all ranks
+        are watched; else those on other hosts are not.
+        """
+        for rank in range(self._num_ranks) if self._at_once else sorted(self._watched):
+            if rank not in self._ended:
+                self.on_ended(rank, None)
 
     def on_fails(self, rank: int, status: int, error: int = 0) -> None:
         """Note that a rank has raised, and will end the job with this status, whatever ends its own process; `error` is

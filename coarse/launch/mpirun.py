@@ -331,6 +331,8 @@ def run_job(
         if at_once is not None:
             at_once()
             job.kill_all()
+    if not status and watch.verdict is None:
+        watch.departures.on_over()
     begun_s = killed_at_s[0] if killed_at_s else over_s
     said, final, was_asked = _end_of(watch, status, received)
     return JobEnd(

@@ -179,7 +179,7 @@ class _Speaker:
         departures = watch.departures
         match (verb, numbers):
             case ("runs", ()):
-                pass
+                departures.on_runs(rank)
             case ("waits", ()):
                 departures.on_waits(rank)
             case ("starts", ()):

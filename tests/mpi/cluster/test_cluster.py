@@ -321,7 +321,10 @@ def test_a_node_that_is_lost_ends_the_job_otherwise_than_well(untouched, tmp_pat
 
 
 def disturbed(folder: Path, *options: str, how: str) -> tuple[int, str]:
-    """Status and output of a job of two nodes that commits; at step 20 the second is `lost`, or all `preempted`."""
+    """Status and output of a job of two nodes that commits.
+
+    At step 20 the second is `lost`, or all `preempted`, or the `agent` is killed by which mpirun has reached the first.
+    """
     command = [sys.executable, "-m", "coarse", "run", "--cluster", "2x1", *options]
     with (folder / "printed").open("wb") as printed:
         launcher = subprocess.Popen(
@@ -339,9 +342,40 @@ def disturbed(folder: Path, *options: str, how: str) -> tuple[int, str]:
     (holder,) = [pid for pid in lost if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"unshare\0")]
     if how == "lost":
         os.kill(holder, signal.SIGKILL)
+    elif how == "agent":
+        os.kill(agent_below(launcher.pid), signal.SIGKILL)
     else:
         launcher.send_signal(signal.SIGTERM)
     return launcher.wait(TIMEOUT_S), (folder / "printed").read_text()
+
+
+def agent_below(launcher: int) -> int:
+    """The shell that mpirun, a child of the launcher, has started in place of ssh."""
+    lines = {entry: entry.joinpath("cmdline").read_bytes().split(b"\0") for entry in processes_below(launcher)}
+    return next(int(entry.name) for entry, line in lines.items() if line[1:2] and line[1].endswith(b"/agent"))
+
+
+def processes_below(pid: int) -> list[Path]:
+    """Entries of /proc of a process's children, and theirs."""
+    below = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [entry for child in below for entry in (Path(f"/proc/{child}"), *processes_below(child))]
+
+
+def test_a_job_whose_mpirun_loses_its_agent_has_not_ended_well(untouched, tmp_path):
+    # mpirun takes a killed agent for a daemon that never came, ends all ranks, and ends with 0 itself.
+    status, text = disturbed(tmp_path, how="agent")
+    assert "A daemon failed to report back" in text
+    assert status == 1, text
+
+
+@pytest.mark.test_all
+def test_a_job_whose_mpirun_loses_its_agent_goes_on(untouched, tmp_path):
+    status, text = disturbed(tmp_path, "--restarts", "2", how="agent")
+    assert status == 0, text
+    assert re.search(r"MPI rank \d was ended; the job starts again, 1 of 2", text)
+    assert len(sums_of(text)) == 2
 
 
 def sums_of(text: str) -> list[str]:

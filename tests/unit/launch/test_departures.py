@@ -48,6 +48,29 @@ def test_a_rank_that_was_lost_did_not_end_well():
     assert departures.first_failure() == 1
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_ranks_that_have_not_ended_when_mpirun_has_are_lost(at_once):
+    departures = Departures(3, frozenset({2}), at_once=at_once)
+    departures.on_over()
+    assert departures.first_failure() == int(at_once)  # a job that may start again has all its ranks watched
+    for rank in range(3):
+        departures.on_runs(rank)
+    departures.on_ended(0, 0)
+    departures.on_over()
+    assert departures.first_failure() == 1
+    assert departures.failure() == Failure(0 if at_once else 1, None, None)
+
+
+def test_a_job_whose_ranks_have_all_ended_well_has_lost_none():
+    departures = Departures(3, frozenset({2}), at_once=True)
+    for rank in range(3):
+        departures.on_runs(rank)
+        departures.on_ended(rank, 0)
+    departures.on_over()
+    assert departures.first_failure() == 0
+    assert departures.failure() is None
+
+
 def test_a_worker_may_end_well_while_only_devices_wait_and_another_still_works():
     assert starting(("waits", 2), ("ended", 1, 0)) is None
 
