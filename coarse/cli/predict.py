@@ -170,6 +170,7 @@ def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges |
             if found.run is not None:
                 timelines.append(_timeline(found.result.name, found.run, out))
                 of_runs.extend(_notes_on(found.result.name, found.run))
+            of_runs.extend(found.notes)
             return replace(found, run=None)  # which may be large
 
         outcomes = of_possible_modes(chosen, outcome, must_have=must_have, on_left_out=notes.append)

@@ -2,8 +2,14 @@
 """What one GPU holds at the peak of an iteration of sharded training, row by row, and the batch that fits.
 
 States are FCDP VI-A's and ZeRO's: W/G of everything for full sharding, W/g of the parameters more for a secondary copy
-in GPU memory (ZeRO++), W/g of everything for subgroups (MiCS, hybrid), all parameters for ZeRO-2. A cache on the host
-takes nothing here (FCDP).
+in GPU memory (ZeRO++), W/F of everything for subgroups (MiCS, hybrid), all parameters for ZeRO-2. A cache on the host
+takes nothing here (FCDP). W is of all parameters, G counts GPUs, g those of a node, F those that share parameters.
+
+[Note: units under way] FSDP holds O(W/F + the largest unit) (section 3.2.1 of its paper). FSDP2, as it runs live (an
+account of a training on two workers has these bytes): the root's parameters, and of blocks two units, or as many as
+may be in flight, since one that arrives is copied out of the buffer that it arrived in; gradients of one unit and of
+the root that are not reduced. Units that are not freed behind forward all lie there when backward begins, and go as
+gradients come.
 """
 
 from dataclasses import dataclass
@@ -14,6 +20,25 @@ from coarse.hardware.models import Kernels, Model, Precision
 from coarse.hardware.quantities import require_positive
 from coarse.protocol.units import GIB
 from coarse.strategy.sharding import States
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitMemory:
+    """Units that FSDP2 gathers, see [Note: units under way]; bytes as they are gathered."""
+
+    root_bytes: int
+    """Of what lies outside of blocks and stays gathered."""
+    largest_bytes: int
+    """Of the largest block."""
+    largest_trained_bytes: int
+    """Of the trainable part of the block that has most of it."""
+    root_trained_bytes: int = 0
+    in_flight: int = 2
+    reshards: bool = True
+    """Whether a block is freed behind its forward."""
+    keeps_gradients: bool = False
+    """Whether gradients stay whole from microbatch to microbatch (FSDP 3.3.4: accumulation without communication)."""
+
 
 _MASTER_BYTES = 4
 _ADAM_BYTES = 8
@@ -27,6 +52,10 @@ class ShardedTraining:
     num_gpus: int
     num_nodes: int
     held: States
+    factor: int | None = None
+    """GPUs that share parameters where states are a subgroup's; None: a node's."""
+    units: UnitMemory | None = None
+    """None: gathered as DeepSpeed does, up to constants of its own."""
     trainable_numel: int | None = None
     """Parameters that have gradients and optimizer states beside frozen ones (LoRA); None: all of the model's."""
     precision: Precision = Precision.FP16
@@ -54,6 +83,13 @@ class ShardedTraining:
             raise ConfigError("live_numel, reduce_numel, logits and overhead must be at least 0")
 
     @property
+    def sharers(self) -> int:
+        """GPUs over which gradients and optimizer states are spread."""
+        if self.held is not States.SUBGROUP:
+            return self.num_gpus
+        return self.factor or self.num_gpus // self.num_nodes
+
+    @property
     def trained_numel(self) -> int:
         """Parameters that the optimizer steps."""
         return self.model.num_parameters if self.trainable_numel is None else self.trainable_numel
@@ -63,15 +99,12 @@ def sharded_account(training: ShardedTraining, batch: int) -> MemoryAccount:
     """The memory that a batch per GPU needs."""
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
-    model, itemsize = training.model, training.precision.itemsize
-    activations = model.activation_bytes_per_sample(training.precision, training.kernels)
-    bucket = min(training.reduce_numel, training.trained_numel)
+    activations = training.model.activation_bytes_per_sample(training.precision, training.kernels)
     return MemoryAccount(
         batch,
         (
             *_states(training),
-            MemoryRow("gathered units", min(training.live_numel, model.num_parameters) * itemsize),
-            MemoryRow("gradients' bucket", bucket * itemsize),
+            *_under_way(training),
             MemoryRow("activations", batch * activations),
             MemoryRow("logits and loss", batch * training.logit_bytes_per_sample),
             MemoryRow("framework", training.overhead_bytes, is_assumption=True),
@@ -79,13 +112,35 @@ def sharded_account(training: ShardedTraining, batch: int) -> MemoryAccount:
     )
 
 
+def _under_way(training: ShardedTraining) -> tuple[MemoryRow, MemoryRow]:
+    """What is gathered, and gradients before they are reduced."""
+    itemsize, units = training.precision.itemsize, training.units
+    trained = training.trained_numel * itemsize
+    if units is None:
+        gathered = min(training.live_numel, training.model.num_parameters) * itemsize
+        unreduced = min(training.reduce_numel * itemsize, trained)
+    else:
+        gathered = units.root_bytes + max(2, units.in_flight) * units.largest_bytes
+        reduced = trained // training.sharers
+        beside = trained - reduced if units.keeps_gradients else units.root_trained_bytes  # sharded as whole ones go
+        unreduced = units.largest_trained_bytes + beside
+        if not units.reshards:
+            reduced_later = reduced - units.largest_trained_bytes // training.sharers
+            gathered = max(gathered, _parameters_bytes(training) - reduced_later)
+    if training.held is States.REPLICATED:
+        gathered = 0
+    return MemoryRow("gathered units", gathered), MemoryRow("gradients under way", unreduced)
+
+
+def _parameters_bytes(training: ShardedTraining) -> int:
+    """Of all parameters, adapters among them."""
+    frozen = 0 if training.trainable_numel is None else training.model.num_parameters
+    return (frozen + training.trained_numel) * training.precision.itemsize
+
+
 def _states(training: ShardedTraining) -> tuple[MemoryRow, ...]:
-    itemsize, frozen = training.precision.itemsize, 0
-    if training.trainable_numel is not None:
-        frozen = training.model.num_parameters
-    parameters = (frozen + training.trained_numel) * itemsize
+    itemsize, parameters, over = training.precision.itemsize, _parameters_bytes(training), training.sharers
     over_node = training.num_gpus // training.num_nodes
-    over = over_node if training.held is States.SUBGROUP else training.num_gpus
     rows = [
         MemoryRow("parameters", parameters if training.held is States.REPLICATED else parameters // over),
         MemoryRow("gradients", training.trained_numel * itemsize // over),

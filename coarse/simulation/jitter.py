@@ -12,6 +12,7 @@ for. So a worker has the same whether all are simulated or one stands for all, a
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import mul
 
 import numpy as np
 
@@ -43,6 +44,16 @@ class Jitter:
     def factors(self, num_workers: int, iteration: int) -> tuple[float, ...]:
         """How many times longer each worker computes in an iteration; see [Note: draws by name]."""
         return _factors(self.share, self.seed, num_workers, iteration)
+
+
+def compute_factors(
+    slow_downs: tuple[float, ...], jitter: Jitter | None, num_workers: int, iteration: int
+) -> tuple[float, ...]:
+    """How many times longer each worker computes in an iteration, by itself and by chance; () where all are equal."""
+    if jitter is None:
+        return slow_downs
+    drawn = jitter.factors(num_workers, iteration)
+    return tuple(map(mul, slow_downs, drawn)) if slow_downs else drawn
 
 
 @lru_cache(maxsize=_REMEMBERED_ITERATIONS)

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from operator import mul
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.layout import bucket_limit_bytes, fuse
 from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Descriptor
-from coarse.simulation.jitter import Jitter
+from coarse.simulation.jitter import Jitter, compute_factors
 from coarse.simulation.sites import Site
 from coarse.strategy.rounds import By, Round, first_to_devices
 from coarse.strategy.sent import name_in_turn, sent_of, wire_of
@@ -215,8 +214,8 @@ class Job:
         """How many times longer a worker's compute takes in an iteration; the slowest's where one stands for all."""
         if self.one_stands_for_all:
             return max(self._factors(iteration), default=1.0)
-        factor = self.slow_downs[worker] if self.slow_downs else 1.0
-        return factor if self.jitter is None else factor * self.jitter.factors(self.num_workers, iteration)[worker]
+        factors = self._factors(iteration)
+        return factors[worker] if factors else 1.0
 
     def others_idle_s(self, iteration: int) -> float:
         """What workers wait for the slowest's backward, in the mean over all, where that one stands for all."""
@@ -227,10 +226,7 @@ class Job:
 
     def _factors(self, iteration: int) -> tuple[float, ...]:
         """Of every worker; () where all are equal."""
-        if self.jitter is None:
-            return self.slow_downs
-        drawn = self.jitter.factors(self.num_workers, iteration)
-        return tuple(map(mul, self.slow_downs, drawn)) if self.slow_downs else drawn
+        return compute_factors(self.slow_downs, self.jitter, self.num_workers, iteration)
 
 
 def _rises(times_s: Sequence[float]) -> bool:

@@ -53,7 +53,64 @@ class JobOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobQuestion(JobOptions):
+class LinkOptions:
+    """Links that lose a part of their rate, or get it back, while a job runs."""
+
+    degradations: Annotated[tuple[str, ...], Says(
+        "LINK=FACTOR@SECONDS: the part of its rate that a link has from then on; LINK may have * and ?.",
+        key="degrade", is_swept=False,
+    )] = ()
+
+    @cached_property
+    def changes_of_links(self) -> tuple[Degradation, ...]:
+        """What `degradations` state."""
+        return tuple(map(parse_degradation, self.degradations))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowDownOptions:
+    """Workers that compute longer than others, always or by chance."""
+
+    stragglers: Annotated[tuple[str, ...], Says(
+        "3=1.5: worker 3 computes 1.5 times longer.", key="straggler"
+    )] = ()
+    jitter: Annotated[float, Says(
+        "0.1: by chance each iteration's compute takes 10 % longer, in the mean.", low=0, high=MAX_SHARE
+    )] = 0.0
+    seed: Annotated[int, Says(
+        "Seed of --jitter: another one gives other draws; 0 by default.", low=0, high=MAX_SEED
+    )] = 0
+
+    @cached_property
+    def slow_downs(self) -> dict[int, float]:
+        """By worker, how many times longer its compute takes."""
+        found: dict[int, float] = {}
+        for worker, factor in map(slow_down, self.stragglers):
+            if worker in found:
+                raise ConfigError(f"--straggler names worker {worker} twice; remove one", key="straggler")
+            found[worker] = factor
+        return found
+
+    def slow_downs_of(self, num_workers: int) -> tuple[float, ...]:
+        """Of each worker; () where all are equal. ConfigError where one that is named does not exist."""
+        for worker, factor in self.slow_downs.items():
+            if worker not in range(num_workers):
+                raise ConfigError(
+                    f"--straggler {worker}={factor:g}: wanted a worker in 0..{num_workers - 1} and how many times "
+                    "longer its compute takes, a number above 0; write --straggler 3=1.5",
+                    key="straggler",
+                )
+        if not self.slow_downs:
+            return ()
+        return tuple(self.slow_downs.get(worker, 1.0) for worker in range(num_workers))
+
+    def chance(self) -> Jitter | None:
+        """The jitter, None where there is none; ConfigError where there cannot be such."""
+        return None if self.jitter == 0 else Jitter(share=self.jitter, seed=self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobQuestion(LinkOptions, JobOptions):
     """A job by names, as it can be simulated and emulated; checked when it is made, and refused as commands say it."""
 
     machine: Annotated[str, Says("A preset, or the path of a machine file (.toml).")] = "aws-p3"
@@ -64,23 +121,13 @@ class JobQuestion(JobOptions):
     hold_back: Annotated[bool, Says(
         "All-reduce waits for backward's end, as COARSE's evaluation has it (II-B); live it does not."
     )] = False
-    degradations: Annotated[tuple[str, ...], Says(
-        "LINK=FACTOR@SECONDS: the part of its rate that a link has from then on; LINK may have * and ?.",
-        key="degrade", is_swept=False,
-    )] = ()
-
     def __post_init__(self) -> None:
         check(self, as_flags=True)
         _ = self.changes_of_links
 
-    @cached_property
-    def changes_of_links(self) -> tuple[Degradation, ...]:
-        """What `degradations` state."""
-        return tuple(map(parse_degradation, self.degradations))
-
 
 @dataclass(frozen=True, kw_only=True)
-class Question(JobQuestion):
+class Question(SlowDownOptions, JobQuestion):
     """A question to the simulator: a job, its compute times, and what disturbs it."""
 
     modes: Annotated[str | None, Says(
@@ -105,15 +152,6 @@ class Question(JobQuestion):
         "nobody says.",
         low=1, high=100,
     )] = None
-    stragglers: Annotated[tuple[str, ...], Says(
-        "3=1.5: worker 3 computes 1.5 times longer.", key="straggler"
-    )] = ()
-    jitter: Annotated[float, Says(
-        "0.1: by chance each iteration's compute takes 10 % longer, in the mean.", low=0, high=MAX_SHARE
-    )] = 0.0
-    seed: Annotated[int, Says(
-        "Seed of --jitter: another one gives other draws; 0 by default.", low=0, high=MAX_SEED
-    )] = 0
     optimizer: Annotated[str, Says(
         "Optimizer whose states take memory: sgd, sgd-momentum or adam.", choices=tuple(Optimizer)
     )] = "adam"
@@ -129,28 +167,8 @@ class Question(JobQuestion):
                     f"{self.num_nodes}",
                     key=flag.lstrip("-"),
                 )
-        for worker, factor in self.slow_downs.items():
-            if worker not in range(self.num_workers):
-                raise ConfigError(
-                    f"--straggler {worker}={factor:g}: wanted a worker in 0..{self.num_workers - 1} and how many times "
-                    "longer its compute takes, a number above 0; write --straggler 3=1.5",
-                    key="straggler",
-                )
+        self.slow_downs_of(self.num_workers)
         self.chance()
-
-    @cached_property
-    def slow_downs(self) -> dict[int, float]:
-        """By worker, how many times longer its compute takes."""
-        found: dict[int, float] = {}
-        for worker, factor in map(slow_down, self.stragglers):
-            if worker in found:
-                raise ConfigError(f"--straggler names worker {worker} twice; remove one", key="straggler")
-            found[worker] = factor
-        return found
-
-    def chance(self) -> Jitter | None:
-        """The jitter, None where there is none; ConfigError where there cannot be such."""
-        return None if self.jitter == 0 else Jitter(share=self.jitter, seed=self.seed)
 
 
 def slow_down(text: str) -> tuple[int, float]:

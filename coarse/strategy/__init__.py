@@ -8,7 +8,7 @@ from coarse.strategy.builtin import Allreduce, Auto, Coarse, Dense, Paper
 from coarse.strategy.plans import central, on_each_node, ring_of_all
 from coarse.strategy.rounds import By, Round, first_to_devices
 from coarse.strategy.routing import ProxyProfile, RoutingTable
-from coarse.strategy.sharding import Gather, Keeps, Sharding, Source, States, Use
+from coarse.strategy.sharding import Gather, Hybrid, Keeps, Sharding, Source, States, Use
 from coarse.strategy.strategy import Access, Exchanges, StepTimes, Strategy, View
 from coarse.strategy.wires import Cast, Feedback, Rows, TopK, Wire
 
@@ -27,6 +27,7 @@ __all__ = [
     "Facts",
     "Feedback",
     "Gather",
+    "Hybrid",
     "Keeps",
     "Paper",
     "Plan",

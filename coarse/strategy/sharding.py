@@ -112,8 +112,34 @@ class Sharding:
         """Return how a unit is gathered."""
         raise NotImplementedError(f"{type(self).__name__} has no gather(); return a coarse.strategy.Gather")
 
+    def factor_of(self, num_workers: int, per_node: int) -> int:
+        """Return how many workers, neighbours in their order, share a model's parameters (F of FSDP 3.2)."""
+        return num_workers if self.mesh_dims == 1 else per_node
+
     def __str__(self) -> str:
         return name_of(self)
+
+
+def require_factor(factor: int, num_nodes: int, per_node: int) -> int:
+    """Return a number of workers that may share a model's parameters: within nodes, or of whole nodes.
+
+    Raises:
+        ConfigError: with the numbers that may.
+    """
+    known = factors_of(num_nodes, per_node)
+    if factor not in known:
+        raise ConfigError(
+            f"a sharding factor of {factor} divides neither the {per_node} workers of a node nor {num_nodes} whole "
+            f"nodes; choose one of {', '.join(map(str, known))}",
+            key="factor",
+        )
+    return factor
+
+
+def factors_of(num_nodes: int, per_node: int) -> tuple[int, ...]:
+    """Return every number of workers that may share a model's parameters, rising: 1 is none, the last is all."""
+    within = [count for count in range(1, per_node + 1) if per_node % count == 0]
+    return (*within, *(per_node * count for count in range(2, num_nodes + 1) if num_nodes % count == 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +166,15 @@ class Hybrid(Sharding):
 
     states: ClassVar[States] = States.SUBGROUP
     mesh_dims: ClassVar[int] = 2
+    factor: int = 0
+    """Workers that share a model's parameters: a part of a node, or whole nodes; 0: those of a node."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.factor, int) or isinstance(self.factor, bool) or self.factor < 0:
+            raise ConfigError(f"factor is a whole number of workers, 0 for a node's, got {self.factor!r}", key="factor")
+
+    def factor_of(self, num_workers: int, per_node: int) -> int:
+        return self.factor or per_node
 
     def gather(self, use: Use) -> Gather:
         return Gather(Source.NODE)

@@ -98,7 +98,7 @@ def traffic(num_hosts: int) -> dict[str, float]:
     FSDP 3.2.2 counts them all as between hosts, as if no two neighbours shared one.
     """
     ways, nbytes = routes(num_hosts), 1 << 40
-    whole, rail = ways.ring(nbytes)[0], ways.rails(nbytes, num_passes=2)[0]
+    whole, rail = ways.ring(nbytes)[0], ways.replicas(nbytes, GPUS_PER_HOST)[0]
     once = whole.nbytes * whole.num_turns / nbytes
     return {"full": 3 * once, "replicated": 2 * once, "hybrid": rail.nbytes * rail.num_turns / nbytes}
 

@@ -36,6 +36,8 @@ class Outcome:
     """Bytes that a GPU holds."""
     run: Simulated | None
     """None of sharded modes, whose timelines `coarse shard` does not draw either."""
+    notes: tuple[str, ...] = ()
+    """Sentences on a sharded mode's iterations."""
 
 
 def name_of_mode(mode: AnyMode) -> str:
@@ -64,7 +66,10 @@ def outcome_of(
     if isinstance(mode, Sharding):
         found = sharded_outcome(scenarios, mode)
         samples_s = sharded_samples_s(ranges, scenarios, mode, begin(f"{name}: ranges")) if ranges else ()
-        return Outcome(result=replace(found.result, samples_s=samples_s), memory_bytes=found.memory_bytes, run=None)
+        return Outcome(
+            result=replace(found.result, samples_s=samples_s), memory_bytes=found.memory_bytes, run=None,
+            notes=found.notes,
+        )  # fmt: skip
     scenario = scenarios.of(mode)
     memory = scenario.gpu_memory(Optimizer(scenarios.question.optimizer))
     job, report = predict(scenario, begin(f"{name}: plan"), begin(f"{name}: simulate"), record=record)

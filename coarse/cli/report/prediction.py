@@ -24,6 +24,7 @@ from coarse.hardware.models import MODELS, Model, Precision, model_named
 from coarse.hardware.presets import accelerator_named, machine_named
 from coarse.protocol.config import require_mode
 from coarse.simulation.adaptation import Profile
+from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Job
 from coarse.simulation.question import Question
 from coarse.simulation.report import Report
@@ -133,7 +134,6 @@ class Scenarios:
     def of(self, mode: str) -> Scenario:
         """The scenario of one mode."""
         question = self.question
-        factors = question.slow_downs
         profile_every = question.profile_every if question.num_workers <= STEPWISE_RANKS else 0
         return Scenario(
             **{**question.job_options(), "profile_every": profile_every},
@@ -144,7 +144,7 @@ class Scenarios:
             options={} if mode in BUILT_IN else options_from(question.options, mode),
             hold_back=question.hold_back or None,
             ring_slow_down=self.ring_slow_down,
-            slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.num_workers)) if factors else (),
+            slow_downs=question.slow_downs_of(question.num_workers),
             jitter=question.chance(),
             degradations=question.changes_of_links,
         )
@@ -184,22 +184,31 @@ def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profi
             f"{name}: what its wire takes to encode and decode is left out; state encode_bytes_per_s and "
             "decode_bytes_per_s (coarse check --strategy measures them)."
         )
-    if job.jitter is not None:
-        mean_ms, least_ms, most_ms = (of(iteration_times_s) * 1e3 for of in (fmean, min, max))
-        notes.append(
-            f"Milliseconds of {len(iteration_times_s)} iterations of {name}: {mean_ms:.4g} in the mean, "
-            f"{least_ms:.4g} to {most_ms:.4g}, with jitter {job.jitter.share:g} of seed {job.jitter.seed}."
-        )
-    if job.rate_changes:
-        texts = (f"{seconds * 1e3:.4g}" for seconds in iteration_times_s)
-        times = ", ".join(f"{len(list(same))} of {text}" for text, same in groupby(texts))
-        notes.append(f"Milliseconds of the iterations of {name}, in order: {times}.")
+    notes += disturbed_notes(name, iteration_times_s, job.jitter, has_changes=bool(job.rate_changes))
     if profiles:
         profile_s = sum(profile.duration_s for profile in profiles)
         share = profile_s / (profile_s + sum(iteration_times_s))
         changed = [f"{profile.iteration} ({_decision_text(job, profile)})" for profile in profiles if profile.is_new]
         what = f"decided anew before iteration {', '.join(changed)}" if changed else "found nothing to change"
         notes.append(f"{name} profiled {len(profiles)} times in {share:.2%} of the run's time, and {what}.")
+    return notes
+
+
+def disturbed_notes(
+    name: str, iteration_times_s: Sequence[float], jitter: Jitter | None, *, has_changes: bool
+) -> list[str]:
+    """Sentences on iterations that differ, by jitter or because links changed."""
+    notes = []
+    if jitter is not None:
+        mean_ms, least_ms, most_ms = (of(iteration_times_s) * 1e3 for of in (fmean, min, max))
+        notes.append(
+            f"Milliseconds of {len(iteration_times_s)} iterations of {name}: {mean_ms:.4g} in the mean, "
+            f"{least_ms:.4g} to {most_ms:.4g}, with jitter {jitter.share:g} of seed {jitter.seed}."
+        )
+    if has_changes:
+        texts = (f"{seconds * 1e3:.4g}" for seconds in iteration_times_s)
+        times = ", ".join(f"{len(list(same))} of {text}" for text, same in groupby(texts))
+        notes.append(f"Milliseconds of the iterations of {name}, in order: {times}.")
     return notes
 
 

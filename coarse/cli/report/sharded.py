@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from coarse.cli.report.prediction import disturbed_notes
 from coarse.errors import CapacityError
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.scenario import ShardedScenario
-from coarse.strategy.sharding import Fcdp
+from coarse.strategy.sharding import Fcdp, Hybrid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,24 +24,35 @@ class ShardedRow:
     iteration_s: float = 0.0
     compute_s: float = 0.0
     exposed_s: float = 0.0
+    idle_s: float = 0.0
+    """What GPUs wait for slower ones, in the mean."""
     forward_gb: float = 0.0
     """That leave a node in forward, or after the optimizer's step."""
     backward_gb: float = 0.0
     note: str = ""
     kind: str = "simulated"
 
-    @property
-    def cells(self) -> list[str]:
-        """As the table shows it."""
+    def cells(self, *, has_idle: bool = False) -> list[str]:
+        """As the table shows it, with what is waited for slower GPUs where somebody waits."""
         if self.batch == 0:
-            return [self.mode, "-", "-", "-", "-", "-", "-", "-", f"{self.memory_gib:.1f}"]
-        seconds = [f"{value:.3g}" for value in (self.iteration_s, self.compute_s, self.exposed_s)]
+            return [self.mode, *["-"] * (7 + has_idle), f"{self.memory_gib:.1f}"]
+        idle = [self.idle_s] if has_idle else []
+        seconds = [f"{value:.3g}" for value in (self.iteration_s, self.compute_s, self.exposed_s, *idle)]
         volume = [f"{value:.3g}" for value in (self.forward_gb, self.backward_gb)]
         return [self.mode, str(self.batch), f"{self.samples_per_s:.3g}", *seconds, *volume, f"{self.memory_gib:.1f}"]
 
 
 HEAD = ("mode", "batch", "samples/s", "total s", "compute s", "exposed s", "forward GB", "backward GB", "GPU GiB")
 """Of the table."""
+
+
+def table_of(rows: Sequence[ShardedRow]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Head and cells of a table."""
+    has_idle = any(row.idle_s > 0 for row in rows)
+    place = HEAD.index("exposed s") + 1
+    return (*HEAD[:place], *(["idle s"] if has_idle else []), *HEAD[place:]), [
+        row.cells(has_idle=has_idle) for row in rows
+    ]
 
 
 def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: bool) -> ShardedRow:
@@ -60,18 +72,26 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
         num_cached, num_units = scenario.policy.num_cached_units, len(scenario.units)
         mode = scenario.policy.mode
         note = f"{mode} keeps {num_cached} of {num_units} units gathered on the GPU, below tau = {threshold:g}"
-    report = scenario.run()
+    reports = scenario.runs()
+    report, disturbances = reports[-1], scenario.disturbances
+    mode, factor = scenario.policy.mode, scenario.factor
+    if isinstance(scenario.policy.sharding, Hybrid) and factor != scenario.gpus_per_node:
+        mode = f"{mode} {factor}"
+    notes = disturbed_notes(
+        mode, [each.iteration_s for each in reports], disturbances.jitter, has_changes=bool(disturbances.degradations)
+    )
     return ShardedRow(
-        mode=scenario.policy.mode,
+        mode=mode,
         batch=scenario.batch,
-        samples_per_s=scenario.batch * scenario.num_gpus / report.iteration_s,
+        samples_per_s=scenario.batch * scenario.num_microbatches * scenario.num_gpus / report.iteration_s,
         iteration_s=report.iteration_s,
         compute_s=report.compute_s,
         exposed_s=report.exposed_s,
+        idle_s=report.idle_s,
         forward_gb=report.crossing_nbytes("forward gather", "gather after the step") / scenario.num_nodes / 1e9,
         backward_gb=report.crossing_nbytes("backward gather", "reduce-scatter") / scenario.num_nodes / 1e9,
         memory_gib=memory_bytes / GIB,
-        note=note,
+        note=" ".join((note, *notes) if note else notes),
     )
 
 

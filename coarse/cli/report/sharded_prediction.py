@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from coarse.cli.report.prediction import Scenarios
+from coarse.cli.report.prediction import Scenarios, disturbed_notes
 from coarse.cli.report.ranges import Ranges
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
 from coarse.protocol.features import part_of
+from coarse.simulation.sharded.disturbed import Disturbances
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.report import PredictedIteration, ShardedReport
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
@@ -35,6 +36,8 @@ class ShardedOutcome:
 
     result: Result
     memory_bytes: int
+    notes: tuple[str, ...] = ()
+    """On iterations that differ."""
 
 
 def any_modes_of(text: str | None, options: Sequence[str] = ()) -> Iterator[AnyMode]:
@@ -68,11 +71,6 @@ def _mode_of(name: str, options: Sequence[str]) -> AnyMode:
 def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
     """The scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
     asked, profile = scenarios.question, scenarios.profile
-    if asked.stragglers or asked.degradations or asked.jitter:
-        raise ConfigError(
-            "sharded modes are simulated with equal workers and unchanging links; leave --straggler, --jitter and "
-            "--degrade out"
-        )
     found = ShardedScenario(
         machine=scenarios.machine,
         model_name=scenarios.model.name,
@@ -84,7 +82,11 @@ def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
         num_nodes=asked.num_nodes,
         gpus_per_node=asked.num_workers // asked.num_nodes,
         ring_slow_down=scenarios.ring_slow_down,
-    )
+        disturbances=Disturbances(
+            slow_downs=asked.slow_downs_of(asked.num_workers), jitter=asked.chance(),
+            degradations=asked.changes_of_links, num_iterations=asked.num_iterations,
+        ),
+    )  # fmt: skip
     return found.with_gpu_cache(CACHE_SHARE) if isinstance(mode, Fcdp) else found
 
 
@@ -114,11 +116,17 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
     report: ShardedReport | PredictedIteration
     if mode.meets:
         memory = scenario.require_fit()
-        report = scenario.run()
+        reports = scenario.runs()
+        report = reports[-1]
+        iterations_s = tuple(each.iteration_s for each in reports)
         uses = [*zip((link.name for link in scenario.machine.links), report.link_nbytes, strict=True)]
     else:
         report = _predicted(scenario, mode)
-        memory, uses = report.memory, [*report.uses]
+        memory, uses, iterations_s = report.memory, [*report.uses], report.iterations_s
+    disturbances = scenario.disturbances
+    notes = disturbed_notes(
+        name_of(mode), iterations_s, disturbances.jitter, has_changes=bool(disturbances.degradations)
+    )
     return ShardedOutcome(
         result=Result(
             name=name_of(mode),
@@ -126,8 +134,9 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
             iteration_s=report.iteration_s,
             compute_s=report.compute_s,
             exposed_s=max(0.0, report.exposed_s),
-            idle_s=0.0,
+            idle_s=report.idle_s,
             link_bytes=tuple(use for use in sorted(uses, key=lambda use: -use[1]) if use[1] > 0),
         ),
         memory_bytes=memory.total_bytes + scenario.cached_bytes,
+        notes=tuple(notes),
     )

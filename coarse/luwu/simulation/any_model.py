@@ -7,6 +7,7 @@ memory device adds for its workers and hands on what comes, so that a unit cross
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from coarse.errors import CapacityError
 from coarse.hardware.accelerator import MemoryAccount, MemoryRow
@@ -21,9 +22,10 @@ from coarse.luwu.simulation.cluster import (
     require_optimizer_node,
 )
 from coarse.luwu.simulation.moves import BF16_BYTES
-from coarse.luwu.simulation.training import simulate
+from coarse.luwu.simulation.training import NUM_STEPS, LinkChange, simulate
 from coarse.luwu.store.layout import PagedModel, step_bytes
 from coarse.protocol.units import GIB
+from coarse.simulation.sharded.disturbed import Pace
 from coarse.simulation.sharded.report import PredictedIteration
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import Unit
@@ -84,18 +86,51 @@ def predict_in_network(scenario: ShardedScenario) -> PredictedIteration:
     memory = _account(scenario, training)
     _require_room(scenario, training, disks, memory)
     cluster = cluster_of(scenario.machine, scenario.num_gpus, is_spread=scenario.num_nodes > 1)
-    times = simulate(cluster, training)
+    num_steps = max(NUM_STEPS, scenario.num_unlike)
+    paces = [Pace.of(scenario.factors(step)) for step in range(num_steps)]
+    times = simulate(
+        cluster, training, num_steps=num_steps, paces=[pace.slowest for pace in paces],
+        changes=_link_changes(scenario, cluster),
+    )  # fmt: skip
+    compute_s = paces[-1].mean * times.compute_s
+    iterations_s = tuple(end - begin for begin, end in pairwise((0.0, *times.ends_s)))
+    is_unlike = scenario.disturbances.are_unlike
     nbytes = BYTES_PER_PULL * training.num_parameters
     read, written = step_bytes(training.model(), 0)
     return PredictedIteration(
-        iteration_s=times.step_s,
-        compute_s=times.compute_s,
+        iteration_s=iterations_s[-1] if is_unlike else times.step_s,
+        compute_s=compute_s,
+        idle_s=paces[-1].slowest * times.compute_s - compute_s,
+        iterations_s=iterations_s if is_unlike else (),
         uses=(
             ("the optimizer node to workers", 2.0 * nbytes), ("workers to the optimizer node", float(nbytes)),
             ("the optimizer node's disks, read", float(read)), ("the optimizer node's disks, written", float(written)),
         ),
         memory=memory,
     )  # fmt: skip
+
+
+def _link_changes(scenario: ShardedScenario, cluster: PagedCluster) -> tuple[LinkChange, ...]:
+    """Return what degraded links make of the workers' rates: all wait for the worker whose way is the slowest."""
+    machine, spread = scenario.machine, scenario.num_nodes > 1
+    gpus = [
+        (f"gpu{node * len(machine.tree.gpus) + place}", node)
+        for node in range(scenario.num_nodes) for place in range(scenario.gpus_per_node)
+    ]  # fmt: skip
+    ways: dict[str, set[int]] = {"up": set(), "down": set()}
+    for gpu, node in gpus:
+        other = next((each for each, home in gpus if home != node), gpu)
+        ways["up"].update(machine.path(gpu, other) if spread else machine.host_path(gpu, to_host=True))
+        ways["down"].update(machine.path(other, gpu) if spread else machine.host_path(gpu, to_host=False))
+    now: dict[int, float] = {}
+    found = []
+    for change in scenario.disturbances.changes(machine.links):
+        now[change.link] = change.bytes_per_s
+        for direction, links in ways.items():
+            if change.link in links:
+                rate = min([cluster.link_bytes_per_s, *(each for link, each in now.items() if link in links)])
+                found.append(LinkChange(change.at_s, direction, rate))
+    return tuple(found)
 
 
 def with_parameters(units: tuple[Unit, ...]) -> tuple[Unit, ...]:

@@ -8,10 +8,11 @@ crosses the optimizer node's link once each way, however many workers there are.
 
 import json
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 from coarse.luwu.costs import COSTS
 from coarse.luwu.simulation.cluster import PagedCluster, Trained
@@ -42,6 +43,8 @@ BLOCKS_HELD = 2
 _BUFFERS_PER_DISK = 4
 _SETTINGS = json.dumps([{"lr": 1e-3}])
 _WARM_UP_STEPS = 2
+NUM_STEPS = 5
+"""Those of a simulation where nothing is said."""
 _PRIORITIES = {
     ReadPulled: Priority.READ_PARAMETERS, ReadImage: Priority.READ_STATES, WriteImage: Priority.WRITE_STATES,
 }  # fmt: skip
@@ -54,14 +57,31 @@ class StepTimes:
     step_s: float
     compute_s: float
     """Of which each worker computed so long."""
+    ends_s: tuple[float, ...] = ()
+    """When each step had ended, of all that were simulated."""
+
+
+class LinkChange(NamedTuple):
+    """From a second of the training on, workers' links have another rate in one direction."""
+
+    at_s: float
+    direction: str
+    """"up" or "down"."""
+    bytes_per_s: float
 
 
 class SimulatedTraining:
     """One training, step after step."""
 
-    def __init__(self, cluster: PagedCluster, training: Trained, num_steps: int) -> None:
+    def __init__(
+        self, cluster: PagedCluster, training: Trained, num_steps: int, paces: Sequence[float] = (),
+        changes: Sequence[LinkChange] = (),
+    ) -> None:  # fmt: skip
+        """`paces`: by step how many times longer the slowest worker computes."""
         self._cluster, self._training = cluster, training
         self._num_steps = num_steps
+        self._paces = paces or (1.0,) * num_steps
+        self._link_bytes_per_s = {"up": cluster.link_bytes_per_s, "down": cluster.link_bytes_per_s}
         model = self._model = training.model()
         self._layout = DiskLayout(model, 0, cluster.num_disks)
         self._num_chunks = [model.num_chunks(block) for block in range(training.num_blocks)]
@@ -77,6 +97,8 @@ class SimulatedTraining:
         self._log = OperationLog(1)
         self._queues: list[FolderQueues[Instruction]] = [FolderQueues(DEPTH) for _ in range(cluster.num_disks)]
         self._engine = Engine([])
+        for change in changes:
+            self._engine.at(change.at_s, partial(self._change, change))
         self._order = [*range(training.num_blocks), *reversed(range(training.num_blocks))]
         self._chunks_ahead = 0
         """That have been pulled and are of blocks that were not computed, which may be below those of the next one."""
@@ -95,7 +117,11 @@ class SimulatedTraining:
         ends = self.step_ends_s
         assert len(ends) == self._num_steps, "the training stands still"
         step_s = (ends[-1] - ends[_WARM_UP_STEPS - 1]) / (self._num_steps - _WARM_UP_STEPS)
-        return StepTimes(step_s, self._training.compute_s(self._cluster))
+        return StepTimes(step_s, self._training.compute_s(self._cluster), tuple(ends))
+
+    def _change(self, change: LinkChange) -> None:
+        """What begins from now on takes the other rate."""
+        self._link_bytes_per_s[change.direction] = change.bytes_per_s
 
     # --- the worker
 
@@ -114,6 +140,7 @@ class SimulatedTraining:
             return
         is_backward = place >= self._training.num_blocks
         took_s = (self._training.backward_s if is_backward else self._training.forward_s)(self._cluster, unit)
+        took_s *= self._paces[self._num_computed // len(self._order)]
         self._is_computing = True
         self._chunks_ahead -= self._num_chunks[unit]
         self._work("worker", took_s, partial(self._computed, place, is_backward=is_backward))
@@ -132,7 +159,7 @@ class SimulatedTraining:
         self._ask(Push(unit, GRADIENTS, True), present=1)
         self._leaving.append(self._num_chunks[unit])
         for chunk, (begin, end) in enumerate(self._model.chunks(unit)):
-            took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
+            took_s = 2 * (end - begin) / self._link_bytes_per_s["up"]
             self._work("up", took_s, partial(self._arrived, push, chunk))
         if place == len(self._order) - 1:
             step = len(self.step_ends_s) + 1
@@ -143,7 +170,7 @@ class SimulatedTraining:
     def _move_input(self, direction: str) -> None:
         """A block's input goes to the host, or comes back beside its parameters; nothing but the bus waits for it."""
         if self._training.input_bytes:
-            took_s = self._training.input_bytes / self._cluster.link_bytes_per_s
+            took_s = self._training.input_bytes / self._link_bytes_per_s[direction]
             self._work(direction, took_s, lambda: None)
 
     def _ask(self, operation: Operation, present: int = 0) -> None:
@@ -166,7 +193,7 @@ class SimulatedTraining:
                     self._work("kernel", elements / self._cluster.updates_per_s, partial(self._done, one))
                 case Offer(number, unit, chunk):
                     begin, end = self._model.elements(unit, chunk)
-                    took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
+                    took_s = 2 * (end - begin) / self._link_bytes_per_s["down"]
                     self._work("down", took_s, partial(self._pulled, number))
                 case Consumed():
                     self._leaving[0] -= 1
@@ -211,6 +238,9 @@ class SimulatedTraining:
         self._engine.work(processor, took_s, done)
 
 
-def simulate(cluster: PagedCluster, training: Trained, *, num_steps: int = 5) -> StepTimes:
-    """How long a step takes once all is under way."""
-    return SimulatedTraining(cluster, training, num_steps).run()
+def simulate(
+    cluster: PagedCluster, training: Trained, *, num_steps: int = NUM_STEPS, paces: Sequence[float] = (),
+    changes: Sequence[LinkChange] = (),
+) -> StepTimes:  # fmt: skip
+    """How long a step takes once all is under way; see SimulatedTraining."""
+    return SimulatedTraining(cluster, training, num_steps, paces, changes).run()

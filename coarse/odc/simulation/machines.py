@@ -13,6 +13,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from coarse.hardware.degradation import RateChange
 from coarse.odc.client.protocol import Fetch, OdcClient
 from coarse.odc.costs import COSTS
 from coarse.odc.device.models import DeviceOdc
@@ -94,13 +95,18 @@ class OdcRun:
 class SimulatedOdc:
     """A job; each worker's program runs through its minibatches."""
 
-    def __init__(self, placement: Placement, declaration: OdcDeclaration, site: Site) -> None:
+    def __init__(
+        self, placement: Placement, declaration: OdcDeclaration, site: Site, changes: Sequence[RateChange] = ()
+    ) -> None:
+        """`changes`: other rates of links, by seconds of the run."""
         self._num_clients = placement.num_clients
         self._site = site
         self._declaration = declaration
         self._layout = OdcLayout(declaration, placement)
         self._device_nodes = placement.cluster.device_nodes
         self._engine = Engine(site.links)
+        for at_s, link, bytes_per_s in changes:
+            self._engine.set_rate(link, bytes_per_s, at_s)
         spots = Spots(self._layout, dict.fromkeys(declaration.members, 0))
         self._clients = {member: OdcClient(member, _MODEL, self._layout) for member in declaration.members}
         self._devices = [DeviceOdc(device, placement) for device in range(placement.num_devices)]

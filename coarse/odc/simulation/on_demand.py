@@ -1,6 +1,10 @@
 # Pure: no MPI, threads, clock or environment.
 """Mode odc on a machine: minibatches of one microbatch, by the machines that run live."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
 from coarse.errors import ConfigError
 from coarse.odc.layout import OdcDeclaration, OdcUnit
 from coarse.odc.simulation.machines import Microbatch, SimulatedOdc
@@ -14,9 +18,10 @@ from coarse.strategy.builtin import Coarse
 from coarse.strategy.sharding import SUM_TOP, Sum
 
 MOST_WORKERS = 128
-"""Each of them is simulated, and every piece of each."""
+"""Each of them is simulated, and every piece of each. No few nodes can stand for many, since a device sends one piece
+after the other, and the more nodes there are, the longer one waits for those to other nodes."""
 _MINIBATCHES = 2
-"""The second is shown."""
+"""At least; the last is shown."""
 _NUM_SLOTS = 4
 """Pieces of a worker that may be under way, as live."""
 
@@ -55,14 +60,26 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
         num_slots=_NUM_SLOTS,
     )
     site = host_site(scenario.machine, num_nodes, scenario.gpus_per_node)
-    work = Microbatch(tuple(unit.forward_s for unit in units), tuple(unit.backward_s for unit in units))
-    compute_s = sum(unit.forward_s + unit.backward_s for unit in units)
-    run = SimulatedOdc(placement, declaration, site).run([[[work]] * num_workers] * _MINIBATCHES)
+    count = max(_MINIBATCHES, scenario.num_unlike)
+    factors = [scenario.factors(iteration) for iteration in range(count)]
+    work = [[[_microbatch(units, factor)] for factor in each] for each in factors]
+    changes = scenario.disturbances.changes(site.links)
+    run = SimulatedOdc(placement, declaration, site, changes).run(work)
+    iterations_s = tuple(end - begin for begin, end in pairwise((0.0, *run.ended_s)))
     return PredictedIteration(
-        iteration_s=run.ended_s[-1] - run.ended_s[-2],
-        compute_s=compute_s,
-        uses=(("a node to others", max(run.sent_bytes) / _MINIBATCHES),),
+        iteration_s=iterations_s[-1],
+        compute_s=fmean(factors[-1]) * sum(unit.forward_s + unit.backward_s for unit in units),
+        idle_s=fmean(run.ended_s[-1] - called_s for called_s in run.called_s[-1]),
+        uses=(("a node to others", max(run.sent_bytes) / count),),
         memory=memory,
+        iterations_s=iterations_s if scenario.disturbances.are_unlike else (),
+    )
+
+
+def _microbatch(units: Sequence[Unit], factor: float) -> Microbatch:
+    """A worker's, who computes so many times longer."""
+    return Microbatch(
+        tuple(factor * unit.forward_s for unit in units), tuple(factor * unit.backward_s for unit in units)
     )
 
 

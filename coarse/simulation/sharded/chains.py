@@ -26,9 +26,17 @@ def gather_within(routes: GroupRoutes, nbytes: int) -> Chain:
 
 def gather_from_all(routes: GroupRoutes, nbytes: int, *, is_ring: bool) -> Chain:
     """Gather `nbytes` in all: in one ring, or along rails and then within each node."""
-    if is_ring:
-        return ((Stream.BETWEEN, routes.ring(nbytes)),)
-    return (Stream.BETWEEN, routes.rails(nbytes)), *gather_within(routes, nbytes)
+    return gather_in_groups(routes, nbytes, len(routes.members), is_ring=is_ring)
+
+
+def gather_in_groups(routes: GroupRoutes, nbytes: int, size: int, *, is_ring: bool) -> Chain:
+    """Gather `nbytes` in each group of so many neighbours: a part of a node, or whole nodes."""
+    span = size // len(routes.nodes[0])
+    if is_ring and (span > 1 or size == len(routes.members)):
+        return ((Stream.BETWEEN, routes.rings(nbytes, size)),)
+    if span <= 1:
+        return ((Stream.WITHIN, routes.rings(nbytes, size)),)
+    return (Stream.BETWEEN, routes.rails(nbytes, span=span)), *gather_within(routes, nbytes)
 
 
 def gather_from_host(routes: GroupRoutes, nbytes: int) -> Chain:
@@ -41,13 +49,13 @@ def store_on_host(routes: GroupRoutes, nbytes: int) -> Chain:
     return ((Stream.STORE, routes.host_copies(nbytes, to_host=True)),)
 
 
-def reduce_scatter(routes: GroupRoutes, nbytes: int, *, is_ring: bool) -> Chain:
-    """Sum `nbytes` of each member, of which each keeps its slice."""
-    if is_ring:
-        return ((Stream.BETWEEN, routes.ring(nbytes)),)
-    return (Stream.WITHIN, routes.within(nbytes)), (Stream.BETWEEN, routes.rails(nbytes))
+def reduce_scatter(routes: GroupRoutes, nbytes: int, size: int = 0, *, is_ring: bool) -> Chain:
+    """Sum `nbytes` of each member of a group of so many neighbours, or of all, of which each keeps its slice.
 
-
-def reduce_by_replicas(routes: GroupRoutes, nbytes: int) -> Chain:
-    """Sum `nbytes` within each node, and each slice among the nodes (section 3.2.2 of the FSDP paper)."""
-    return (Stream.WITHIN, routes.within(nbytes)), (Stream.BETWEEN, routes.rails(nbytes, num_passes=2))
+    Where there are several groups, each slice is then summed among them (section 3.2.2 of the FSDP paper).
+    """
+    size = size or len(routes.members)
+    summed = tuple(reversed(gather_in_groups(routes, nbytes, size, is_ring=is_ring)))
+    if size == len(routes.members):
+        return summed
+    return *summed, (Stream.BETWEEN, routes.replicas(nbytes, size))

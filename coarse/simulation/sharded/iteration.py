@@ -9,8 +9,8 @@ paper). Collectives of all GPUs run one after the other in the order in which th
 so a gather that is asked for after a reduce-scatter waits for it (3.3.2): that is what backward's prefetch avoids.
 
 [Note: asking] The papers' systems ask for the next unit as soon as the limit lets them. FSDP2's hooks ask for it when
-the one before has come and begins to compute, and for the first of backward when forward has ended: so does its
-schedule.
+the one before has come and begins to compute, and for the first of a pass when the pass before has ended: so does
+its schedule.
 """
 
 from collections import deque
@@ -83,6 +83,8 @@ class _Iteration:
 
     def run(self) -> ShardedReport:
         """From the first gather until nothing is left to do."""
+        for at_s, link, bytes_per_s in self._job.changes:
+            self._engine.set_rate(link, bytes_per_s, at_s)
         self._ask()
         self._engine.run()
         report = self.report
@@ -110,9 +112,9 @@ class _Iteration:
             return False
         if job.schedule is not Schedule.FSDP2 or self._num_asked == self._num_computed:
             return True
-        is_first_of_backward = slot.is_backward and not self._slots[self._num_asked - 1].is_backward
+        is_first_of_pass = slot.is_backward is not self._slots[self._num_asked - 1].is_backward
         num_begun = self._num_computed + self._is_computing
-        return not is_first_of_backward and self._num_asked < num_begun + limit - 1
+        return not is_first_of_pass and self._num_asked < num_begun + limit - 1
 
     def _gather(self, number: int, slot: UnitPass) -> None:
         what = "backward gather" if slot.is_backward else "forward gather"
@@ -121,7 +123,7 @@ class _Iteration:
             if slot.is_backward:
                 chains = self._moves.backward_gather(unit, is_kept=slot.is_kept)
             else:
-                chains = self._moves.forward_gather(unit)
+                chains = self._moves.forward_gather(unit, is_again=slot.microbatch > 0)
             gathered = partial(self._gathered, number)
             begins += [(unit, partial(self._chain, chain, what, unit.name, gathered)) for chain in chains]
         self._left_to_gather[number] = 1 + len(begins)
@@ -169,7 +171,8 @@ class _Iteration:
 
     def _store(self, slot: UnitPass) -> None:
         for unit in slot.gathers:
-            chain = self._moves.stored(unit, is_kept=slot.is_kept and unit is slot.unit)
+            is_kept = slot.is_kept and unit is slot.unit
+            chain = self._moves.stored(unit, is_kept=is_kept, is_again=slot.microbatch > 0)
             self._chain(chain, "store", unit.name, partial(self._stored, unit.name))
 
     def _stored(self, name: str) -> None:
@@ -185,11 +188,17 @@ class _Iteration:
     def _reduce(self, unit: Unit) -> None:
         """Reduce the bucket if it is full, or if no more will come."""
         self._bucket_nbytes += unit.trainable_nbytes
-        is_last = self._num_computed == len(self._slots) and not self._to_reduce
+        is_last = self._is_between_passes and not self._to_reduce
         if is_last or self._bucket_nbytes >= self._job.bucket_nbytes:
             chain, self._bucket_nbytes = self._moves.reduced(self._bucket_nbytes), 0
             self._num_reducing += 1
             self._chain(chain, "reduce-scatter", unit.name, self._reduced)
+
+    @property
+    def _is_between_passes(self) -> bool:
+        """Whether a backward has ended and no forward has begun."""
+        count = self._num_computed
+        return count == len(self._slots) or not self._slots[count].is_backward
 
     def _reduced(self) -> None:
         """When all gradients are, the optimizer steps, and what has changed may have to be gathered."""

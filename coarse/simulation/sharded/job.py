@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from coarse.errors import ConfigError
+from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.routes import Routes, SiteRoutes
@@ -26,6 +27,12 @@ class ShardedJob:
     schedule: Schedule = Schedule.FSDP2
     bucket_nbytes: int = 0
     """Gradients are reduced together once they are so many, and the rest after the last unit; 0: unit by unit."""
+    num_microbatches: int = 1
+    """Forward and backward passes between two steps of the optimizer, each as long as the units say."""
+    reduces_each: bool = False
+    """Whether gradients are reduced behind each microbatch, and not the last alone (FSDP 3.3.4: with communication)."""
+    changes: tuple[RateChange, ...] = ()
+    """Other rates of links, by seconds since the iteration began."""
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -39,6 +46,10 @@ class ShardedJob:
                 "them out, or take the schedule overlapped",
                 key="bucket_nbytes",
             )
+        if self.num_microbatches < 1:
+            raise ConfigError(
+                f"an iteration has at least 1 microbatch, got {self.num_microbatches}", key="num_microbatches"
+            )
         if self.in_flight_limit < 1:
             raise ConfigError(
                 f"at least 1 unit must be allowed in flight, got {self.in_flight_limit}", key="in_flight_limit"
@@ -50,9 +61,9 @@ class ShardedJob:
         return self.routes.links
 
     @property
-    def samples_per_s_of(self) -> float:
+    def compute_s(self) -> float:
         """Seconds of forward and backward alone."""
-        return sum(unit.forward_s + unit.backward_s for unit in self.units)
+        return self.num_microbatches * sum(unit.forward_s + unit.backward_s for unit in self.units)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +77,8 @@ class UnitPass:
     gathers: tuple[Unit, ...]
     """What has to be there before it is computed, and is not yet."""
     reduces: tuple[Unit, ...] = ()
-    """Whose gradients are complete once it has been computed."""
+    """Whose gradients are complete once it has been computed, and are to be reduced."""
+    microbatch: int = 0
 
     @property
     def compute_s(self) -> float:
@@ -75,12 +87,14 @@ class UnitPass:
 
 
 def slots_of(job: ShardedJob) -> Iterator[UnitPass]:
-    """Every unit forward, then every unit backward.
+    """Every unit forward, then every unit backward, for each microbatch.
 
     As FSDP2 has it, what lies outside of the blocks is gathered at the begin of forward, stays until backward has
     ended, and is reduced then.
     """
     kept = {unit.name for unit in job.units[: job.policy.num_cached_units]}
+    if not job.policy.reshards:
+        kept = {unit.name for unit in job.units}
     root = root_of(job.units) if job.schedule is Schedule.FSDP2 else None
     slots = []
     for unit in job.units:
@@ -90,7 +104,11 @@ def slots_of(job: ShardedJob) -> Iterator[UnitPass]:
         )
     if root is not None and root.nbytes:
         slots[0] = replace(slots[0], gathers=(root, *slots[0].gathers), reduces=(*slots[0].reduces, root))
-    yield from (replace(slot, reduces=()) for slot in slots)
-    for slot in reversed(slots):
-        again = tuple(unit for unit in slot.gathers if unit is not root)
-        yield replace(slot, is_backward=True, gathers=again)
+    for microbatch in range(job.num_microbatches):
+        reduces = job.reduces_each or microbatch == job.num_microbatches - 1
+        yield from (replace(slot, microbatch=microbatch, reduces=()) for slot in slots)
+        for slot in reversed(slots):
+            again = tuple(unit for unit in slot.gathers if unit is not root)
+            yield replace(
+                slot, microbatch=microbatch, is_backward=True, gathers=again, reduces=slot.reduces if reduces else ()
+            )

@@ -15,8 +15,8 @@ from coarse.simulation.sharded.chains import (
     Chain,
     gather_from_all,
     gather_from_host,
+    gather_in_groups,
     gather_within,
-    reduce_by_replicas,
     reduce_scatter,
     store_on_host,
 )
@@ -44,6 +44,9 @@ class ShardedPolicy:
     """By default that of `fully_shard`."""
     num_cached_units: int = 0
     """fcdp: how many units, in forward order, stay gathered on the GPU from forward to backward (FCDP-Cache, IV-D)."""
+    reshards: bool = True
+    """Whether units are freed behind their forward; else all stay gathered until backward (FSDP's SHARD_GRAD_OP,
+    FSDP2's reshard_after_forward=False)."""
     keeps_adapters: bool = False
     """Whether adapters stay gathered, and one gather after the optimizer's step brings what has changed, as DeepSpeed
     does with all tensors below its stage3_param_persistence_threshold."""
@@ -72,23 +75,26 @@ class Moves:
         self._policy = policy
         self._sharding = policy.sharding
         self._routes = routes
+        self._is_ring = policy.collective is Collective.RING
+        per_node = len(routes.nodes[0])
+        self._factor = policy.sharding.factor_of(len(routes.members), per_node)
 
     @property
     def keeps(self) -> bool:
         """Return whether something is served from what forward has left."""
         return keeps_any(self._sharding, Keeps.SECOND_SHARDS, Keeps.HOST_COPY)
 
-    def forward_gather(self, unit: Unit) -> tuple[Chain, ...]:
+    def forward_gather(self, unit: Unit, *, is_again: bool = False) -> tuple[Chain, ...]:
         """What must arrive before a unit's forward; frozen parameters are those of a warm cache."""
-        return self._gathered(self._parts(unit))
+        return self._gathered(self._parts(unit, is_again=is_again))
 
-    def stored(self, unit: Unit, *, is_kept: bool) -> Chain:
+    def stored(self, unit: Unit, *, is_kept: bool, is_again: bool = False) -> Chain:
         """What forward leaves to do: what was gathered from other nodes is kept on the host, if not on the GPU."""
         if is_kept:
             return ()
         stored = [
             nbytes
-            for use, nbytes in self._parts(unit)
+            for use, nbytes in self._parts(unit, is_again=is_again)
             if self._sharding.gather(use).keep is Keeps.HOST_COPY
         ]
         return store_on_host(self._routes, sum(stored)) if stored else ()
@@ -101,26 +107,28 @@ class Moves:
 
     def reduced(self, nbytes: int) -> Chain:
         """What backward leaves to do: the sum of so many bytes of gradients, of which every GPU keeps its shard."""
-        if self._sharding.mesh_dims == 2:
-            return reduce_by_replicas(self._routes, nbytes)
-        return reduce_scatter(self._routes, nbytes, is_ring=self._policy.collective is Collective.RING)
+        return reduce_scatter(self._routes, nbytes, self._factor, is_ring=self._is_ring)
 
     def after_step(self, units: Sequence[Unit]) -> Chain:
         """What follows the optimizer's step: what has changed is gathered where parameters stay gathered."""
         if self._sharding.states is States.REPLICATED:
             return self._from_all(sum(unit.trainable_nbytes for unit in units))
         kept = sum(unit.trainable_nbytes - self._without_kept(unit).trainable_nbytes for unit in units)
-        return gather_within(self._routes, kept) if self._sharding.mesh_dims == 2 else self._from_all(kept)
+        return self._from_sharers(kept)
 
-    def _parts(self, unit: Unit) -> list[tuple[Use, int]]:
-        """(Use in forward, bytes) of a unit's trainable parameters, and of its frozen ones."""
+    def _parts(self, unit: Unit, *, is_again: bool = False) -> list[tuple[Use, int]]:
+        """(Use in forward, bytes) of a unit's trainable parameters, and of its frozen ones.
+
+        `is_again`: in another microbatch, whose parameters are those of the one before.
+        """
         unit = self._without_kept(unit)
-        return [(self._use(True), unit.trainable_nbytes), (self._use(False), unit.frozen_nbytes)]
+        uses = (self._use(is_trainable, is_again=is_again) for is_trainable in (True, False))
+        return list(zip(uses, (unit.trainable_nbytes, unit.frozen_nbytes), strict=True))
 
-    def _use(self, is_trainable: bool, *, in_backward: bool = False) -> Use:
+    def _use(self, is_trainable: bool, *, in_backward: bool = False, is_again: bool = False) -> Use:
         """A use of parameters that change in each step, or never; clean is what is kept of them and equals them."""
         is_kept = keeps_of(self._sharding, is_trainable=is_trainable) is not Keeps.NOTHING
-        return Use(in_backward, is_kept and (in_backward or not is_trainable), is_trainable)
+        return Use(in_backward, is_kept and (in_backward or is_again or not is_trainable), is_trainable)
 
     def _gathered(self, parts: Sequence[tuple[Use, int]]) -> tuple[Chain, ...]:
         """One chain where all parts come the same way."""
@@ -138,6 +146,8 @@ class Moves:
     def _chain(self, source: Source, nbytes: int) -> Chain:
         if source is Source.ALL:
             return self._from_all(nbytes)
+        if self._sharding.mesh_dims == 2 and source is Source.NODE:
+            return self._from_sharers(nbytes)
         gather = gather_within if source is Source.NODE else gather_from_host
         return gather(self._routes, nbytes)
 
@@ -147,4 +157,8 @@ class Moves:
 
     def _from_all(self, nbytes: int) -> Chain:
         """From all GPUs."""
-        return gather_from_all(self._routes, nbytes, is_ring=self._policy.collective is Collective.RING)
+        return gather_from_all(self._routes, nbytes, is_ring=self._is_ring)
+
+    def _from_sharers(self, nbytes: int) -> Chain:
+        """From the GPUs that share a model's parameters."""
+        return gather_in_groups(self._routes, nbytes, self._factor, is_ring=self._is_ring)

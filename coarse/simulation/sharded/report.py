@@ -33,6 +33,9 @@ class ShardedReport:
     backward_end_s: float = 0.0
     """When the first unit's backward had ended."""
     compute_s: float = 0.0
+    """Of a worker, in the mean."""
+    idle_s: float = 0.0
+    """What workers wait for slower ones, in the mean."""
     moved: list[Moved] = field(default_factory=list)
     computed: list[tuple[UnitPass, float, float]] = field(default_factory=list)
     """(what, begin, end), in order."""
@@ -42,7 +45,7 @@ class ShardedReport:
     @property
     def exposed_s(self) -> float:
         """What communication takes that no computation hides."""
-        return self.iteration_s - self.compute_s
+        return self.iteration_s - self.compute_s - self.idle_s
 
     def crossing_nbytes(self, *words: str) -> int:
         """Bytes that left nodes, of all nodes together, in moves named by one of the words; all, without words."""
@@ -55,15 +58,20 @@ class PredictedIteration:
 
     iteration_s: float
     compute_s: float
+    """Of a worker, in the mean."""
     uses: tuple[tuple[str, float], ...]
     """Ways and their bytes."""
     memory: MemoryAccount
     """Account of a GPU, in which it fits."""
+    idle_s: float = 0.0
+    """What workers wait for slower ones, in the mean."""
+    iterations_s: tuple[float, ...] = ()
+    """Seconds of each iteration that counts, where they may differ; the numbers above are of the last."""
 
     @property
     def exposed_s(self) -> float:
         """Seconds that no computation hides."""
-        return self.iteration_s - self.compute_s
+        return self.iteration_s - self.compute_s - self.idle_s
 
 
 def rate_over_time(report: ShardedReport, edges_s: Sequence[float]) -> list[float]:

@@ -55,21 +55,36 @@ class GroupRoutes:
         """Return all members, in the order of their ring."""
         return tuple(member for node in self.nodes for member in node)
 
-    def ring(self, nbytes: int, *, num_passes: int = 1) -> Phase:
-        """All-gather or reduce-scatter of `nbytes` in all in one ring, or both; it leaves each node once."""
-        return self._ring(self.members, nbytes, num_passes)
+    def ring(self, nbytes: int) -> Phase:
+        """All-gather or reduce-scatter of `nbytes` in all in one ring; it leaves each node once."""
+        return self._ring(self.members, nbytes)
+
+    def groups(self, size: int) -> tuple[tuple[int, ...], ...]:
+        """Members in groups of neighbours, each a part of a node or whole nodes."""
+        return _grouped(self.members, size)
+
+    def rings(self, nbytes: int, size: int) -> Phase:
+        """All-gather or reduce-scatter of `nbytes` in a ring of each group of so many neighbours."""
+        return tuple(flow for group in self.groups(size) for flow in self._ring(group, nbytes))
 
     def within(self, nbytes: int) -> Phase:
         """The same in a ring of each node."""
         return tuple(flow for node in self.nodes for flow in self._ring(node, nbytes))
 
-    def rails(self, nbytes: int, *, num_passes: int = 1) -> Phase:
-        """Rings of the GPUs in the same position on all nodes, each of which moves its part of `nbytes` once or twice.
+    def rails(self, nbytes: int, *, span: int = 0) -> Phase:
+        """Rings of the GPUs in the same position on so many neighbouring nodes, or on all, each with its part.
 
-        Once is the part of a hierarchical all-gather or reduce-scatter that leaves the nodes; twice is an all-reduce.
+        It is the part of a hierarchical all-gather or reduce-scatter of `nbytes` that leaves the nodes.
         """
         part = _part(nbytes, len(self.nodes[0]))
-        return tuple(flow for rail in self._rails for flow in self._ring(rail, part, num_passes))
+        every = zip(*self.nodes, strict=True)
+        rails = (rail for whole in every for rail in _grouped(whole, span or len(whole)))
+        return tuple(flow for rail in rails for flow in self._ring(rail, part))
+
+    def replicas(self, nbytes: int, size: int) -> Phase:
+        """All-reduces, each in a ring of those that have the same shard of `nbytes` in groups of so many neighbours."""
+        same = zip(*self.groups(size), strict=True)
+        return tuple(flow for each in same for flow in self._ring(each, _part(nbytes, size), 2))
 
     def host_copies(self, nbytes: int, *, to_host: bool) -> Phase:
         """Every GPU's part of a node's one copy of `nbytes`, to the host's memory or from it."""
@@ -85,10 +100,6 @@ class GroupRoutes:
     def pairs(self, nbytes: Mapping[tuple[int, int], int]) -> Phase:
         """Transfers by (source, target), all at the same time."""
         return tuple(self._flow(a, b, each) for (a, b), each in nbytes.items() if each and a != b)
-
-    @cached_property
-    def _rails(self) -> list[tuple[int, ...]]:
-        return list(zip(*self.nodes, strict=True))
 
     @cached_property
     def _host_paths(self) -> dict[bool, tuple[Path, ...]]:
@@ -202,6 +213,11 @@ class SiteRoutes(GroupRoutes):
 def crossing_nbytes(phase: Phase) -> int:
     """Bytes that leave a node, of all nodes together."""
     return sum(flow.nbytes * flow.num_turns for flow in phase if flow.crosses)
+
+
+def _grouped(members: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
+    """Groups of so many neighbours."""
+    return tuple(tuple(members[first : first + size]) for first in range(0, len(members), size))
 
 
 def _part(nbytes: int, num_parts: int) -> int:

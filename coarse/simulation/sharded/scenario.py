@@ -9,14 +9,16 @@ from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logit_bytes, logits_numel
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision
-from coarse.hardware.sharded_memory import ShardedTraining, largest_power_of_two, sharded_account
+from coarse.hardware.sharded_memory import ShardedTraining, UnitMemory, largest_power_of_two, sharded_account
 from coarse.protocol.units import GIB
+from coarse.simulation.sharded.disturbed import Disturbances, Pace
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
-from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, units_in_profile, units_of
+from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, joined, root_of, units_in_profile, units_of
+from coarse.strategy.sharding import require_factor
 
 PEAK_SHARE = 0.2
 """Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
@@ -42,6 +44,12 @@ class ShardedScenario:
     recomputes: bool = False
     in_flight_limit: int = 2
     backward_prefetch: bool = True
+    blocks_per_unit: int = 1
+    """Neighbouring blocks that are gathered together; 0: the whole model."""
+    num_microbatches: int = 1
+    """Of `batch` samples each, between two steps of the optimizer."""
+    reduces_each: bool = False
+    """Whether gradients are reduced behind each microbatch, and kept sharded (FSDP 3.3.4)."""
     ring_slow_down: float = 1.0
     """How many times longer a GPU computes while a collective is under way on it."""
     schedule: Schedule = Schedule.FSDP2
@@ -52,6 +60,8 @@ class ShardedScenario:
     memory_bytes: int | None = None
     """Of a GPU; None: what the machine states."""
     logit_bytes: int = logit_bytes(Precision.FP16)
+    disturbances: Disturbances = field(default_factory=Disturbances)
+    """Stragglers, jitter and degraded links."""
     precision: Precision = field(default=Precision.FP16)
     own_model: Model | None = None
     """Any model in place of the GPT of that name; a unit is one of its blocks, and its layers keep its logits."""
@@ -82,6 +92,27 @@ class ShardedScenario:
         return self.num_nodes * self.gpus_per_node
 
     @property
+    def factor(self) -> int:
+        """GPUs that share parameters; ConfigError where they fit no nodes."""
+        stated = self.policy.sharding.factor_of(self.num_gpus, self.gpus_per_node)
+        return require_factor(stated, self.num_nodes, self.gpus_per_node)
+
+    @property
+    def _unit_memory(self) -> UnitMemory:
+        units = self.units
+        blocks = [unit for unit in units if not unit.is_of_root]
+        root = root_of(units)
+        return UnitMemory(
+            root_bytes=root.nbytes,
+            largest_bytes=max((unit.nbytes for unit in blocks), default=0),
+            largest_trained_bytes=max((unit.trainable_nbytes for unit in blocks), default=0),
+            root_trained_bytes=root.trainable_nbytes,
+            in_flight=self.in_flight_limit,
+            reshards=self.policy.reshards,
+            keeps_gradients=self.num_microbatches > 1 and not self.reduces_each,
+        )
+
+    @property
     def model(self) -> Model:
         """The GPT, or one's own in blocks."""
         if self.own_model is not None:
@@ -108,7 +139,12 @@ class ShardedScenario:
 
         All wait for that node.
         """
-        slowest = max(self.machine.compute_slow_down(node) for node in range(self.num_nodes))
+        return joined(self._blocks, self.blocks_per_unit, with_root=self.schedule is Schedule.FSDP2)
+
+    @property
+    def _blocks(self) -> tuple[Unit, ...]:
+        """Units of a block each."""
+        slowest = self._slowest_node
         if self.profile is not None and self.own_model is not None:
             return units_in_profile(self.own_model, self.profile.slowed(slowest), recomputes=self.recomputes)
         flops_per_s = self.peak_share * self.machine.accelerator.fp16_flops_per_s / slowest
@@ -126,6 +162,8 @@ class ShardedScenario:
             num_gpus=self.num_gpus,
             num_nodes=self.num_nodes,
             held=self.policy.sharding.states,
+            factor=self.factor,
+            units=self._unit_memory if self.schedule is Schedule.FSDP2 else None,
             trainable_numel=None if adapters is None else sum(adapters.values()),
             precision=self.precision,
             logit_bytes_per_sample=0 if self.own_model else self.logit_bytes * logits_numel(self.sequence),
@@ -143,11 +181,48 @@ class ShardedScenario:
             bucket_nbytes=self.bucket_numel * self.precision.itemsize,
             ring_slow_down=self.ring_slow_down,
             schedule=self.schedule,
+            num_microbatches=self.num_microbatches,
+            reduces_each=self.reduces_each,
         )
 
     def run(self) -> ShardedReport:
-        """One iteration, simulated."""
-        return simulate_sharded(self.job())
+        """One iteration, simulated; the last where they differ."""
+        return self.runs()[-1]
+
+    def runs(self) -> tuple[ShardedReport, ...]:
+        """Every iteration, simulated; one where all are alike."""
+        job, begin_s, found = self.job(), 0.0, list[ShardedReport]()
+        for iteration in range(self.num_unlike):
+            pace = Pace.of(self.factors(iteration))
+            report = simulate_sharded(
+                replace(
+                    job,
+                    units=tuple(unit.slowed(pace.slowest) for unit in job.units) if pace.slowest != 1 else job.units,
+                    changes=self.disturbances.changes(job.links, begin_s),
+                )
+            )
+            slowest_s = report.compute_s
+            report.compute_s = slowest_s * pace.mean / pace.slowest
+            report.idle_s = slowest_s - report.compute_s
+            found.append(report)
+            begin_s += report.iteration_s
+        return tuple(found)
+
+    @property
+    def num_unlike(self) -> int:
+        """Iterations that have to be simulated."""
+        return self.disturbances.num_iterations if self.disturbances.are_unlike else 1
+
+    def factors(self, iteration: int) -> tuple[float, ...]:
+        """How many times longer each GPU computes in an iteration than `units` say, which are of the slowest node."""
+        slowest, per_node = self._slowest_node, self.gpus_per_node
+        of_nodes = [self.machine.compute_slow_down(node) / slowest for node in range(self.num_nodes)]
+        own = self.disturbances.factors(self.num_gpus, iteration)
+        return tuple(factor * of_nodes[worker // per_node] for worker, factor in enumerate(own))
+
+    @property
+    def _slowest_node(self) -> float:
+        return max(self.machine.compute_slow_down(node) for node in range(self.num_nodes))
 
     def account(self) -> MemoryAccount:
         """What a GPU holds at the peak; FCDP-Cache adds nothing that would not fit."""

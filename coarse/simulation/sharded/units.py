@@ -35,6 +35,10 @@ class Unit:
         """Of all its parameters."""
         return self.trainable_nbytes + self.frozen_nbytes
 
+    def slowed(self, factor: float) -> "Unit":
+        """The same, whose compute takes so many times longer."""
+        return replace(self, forward_s=factor * self.forward_s, backward_s=factor * self.backward_s)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeRate:
@@ -110,6 +114,41 @@ def by_block(model: Model) -> Model:
     """The model with each block's layers as one: neighbours whose names agree up to the first number ("layers.3")."""
     layers = (_joined(name, tuple(layers)) for name, layers in groupby(model.layers, lambda layer: _block(layer.name)))
     return replace(model, layers=tuple(layers))
+
+
+def joined(units: Sequence[Unit], count: int, *, with_root: bool) -> tuple[Unit, ...]:
+    """Units of so many neighbouring blocks each; 0: the whole model is one, with or without what the root keeps.
+
+    With the root's, parameters of a model that is one unit are the root's, and layers are computed one by one.
+    """
+    if count < 0:
+        raise ConfigError(f"a unit has at least 1 block, or 0 for all of the model, got {count}", key="blocks")
+    if count == 1:
+        return tuple(units)
+    if not count:
+        return tuple(replace(unit, is_of_root=True) for unit in units) if with_root else (_together(units),)
+    found: list[Unit] = []
+    for is_root, group in groupby(units, lambda unit: unit.is_of_root):
+        neighbours = list(group)
+        if is_root:
+            found += neighbours
+            continue
+        firsts = range(0, len(neighbours), count)
+        found += [_together(neighbours[first : first + count]) for first in firsts]
+    return tuple(found)
+
+
+def _together(units: Sequence[Unit]) -> Unit:
+    """Neighbours as one unit."""
+    if len(units) == 1:
+        return units[0]
+    return Unit(
+        name=f"{units[0].name} to {units[-1].name}",
+        trainable_nbytes=sum(unit.trainable_nbytes for unit in units),
+        frozen_nbytes=sum(unit.frozen_nbytes for unit in units),
+        forward_s=sum(unit.forward_s for unit in units),
+        backward_s=sum(unit.backward_s for unit in units),
+    )
 
 
 def root_of(units: Sequence[Unit]) -> Unit:

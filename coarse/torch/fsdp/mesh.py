@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import coarse
 from coarse.errors import ConfigError
 from coarse.session import current
-from coarse.strategy.sharding import Keeps, Sharding, keeps_any, name_of
+from coarse.strategy.sharding import Hybrid, Keeps, Sharding, keeps_any, name_of, require_factor
 
 
 def join() -> None:
@@ -29,15 +29,17 @@ def nodes_of_workers() -> tuple[int, ...]:
 
 
 def default_mesh(sharding: Sharding) -> DeviceMesh:
-    """All workers: in one dimension, or nodes times the workers of each (hybrid).
+    """All workers: in one dimension, or replicas times those that share parameters (hybrid), by default a node's.
 
     Raises:
-        ConfigError: hybrid, and a node with more workers than another.
+        ConfigError: hybrid, and a node with more workers than another, or a factor that fits no nodes.
     """
     device_type = default_device_type()
     if sharding.mesh_dims == 1:
         return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=("shard",))
-    rows = workers_by_node(nodes_of_workers())
+    nodes = workers_by_node(nodes_of_workers())
+    factor = require_factor(sharding.factor_of(dist.get_world_size(), len(nodes[0])), len(nodes), len(nodes[0]))
+    rows = torch.tensor(nodes, device="cpu").reshape(-1, factor).tolist()
     return DeviceMesh(device_type, torch.tensor(rows, device="cpu"), mesh_dim_names=("replicate", "shard"))
 
 
@@ -68,7 +70,8 @@ def require_fitting(mesh: DeviceMesh | None, sharding: Sharding, node_by_worker:
     wanted_dims, has_second = sharding.mesh_dims, keeps_any(sharding, Keeps.SECOND_SHARDS)
     if mesh is None:
         if wanted_dims == 2 or has_second:
-            workers_by_node(node_by_worker)
+            nodes = workers_by_node(node_by_worker)
+            require_factor(sharding.factor_of(len(node_by_worker), len(nodes[0])), len(nodes), len(nodes[0]))
         return
     if mesh.ndim != wanted_dims:
         kinds = {1: "one dimension, the workers that share each parameter", 2: "two, replicas times shards"}
@@ -81,6 +84,12 @@ def require_fitting(mesh: DeviceMesh | None, sharding: Sharding, node_by_worker:
     if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(len(node_by_worker))):
         raise ConfigError(f"the mesh names ranks {ranks}, but workers are 0..{len(node_by_worker) - 1}", key="mesh")
     if wanted_dims == 2:
+        if isinstance(sharding, Hybrid) and sharding.factor not in (0, mesh.shape[1]):
+            raise ConfigError(
+                f"the mode shards over {sharding.factor} workers and the mesh, of shape {tuple(mesh.shape)}, over "
+                f"{mesh.shape[1]}; leave out the mesh, or the factor",
+                key="mesh",
+            )
         for row in mesh.mesh.tolist():
             _require_whole_nodes(row, node_by_worker)
     elif has_second:

@@ -63,8 +63,14 @@ def test_batch_0_takes_the_largest_that_fits(tmp_path):
         (("--gpus", "9"), "which has 4 nodes of 8"),
         (("--peak-share", "0"), "peak_share must lie in"),
         (("--tau", "1.5", "--modes", "fcdp"), "tau must lie in"),
-        (("--in-flight", "0"), "at least 1 unit"),
+        (("--in-flight", "0"), "--in-flight must lie in"),
         (("--model", "gpt-1t"), "LAYERSxHIDDENxHEADS"),
+        (("--factor", "3", "--modes", "hybrid"), "choose one of 1, 2, 4, 8, 16"),
+        (("--straggler", "16=2"), "wanted a worker in 0..15"),
+        (("--degrade", "nothing=0.5@0", "--modes", "fsdp"), "no link is called"),
+        (("--seed", "3"), "--seed means nothing without --jitter"),
+        (("--search", "--factor", "4"), "--factor means nothing with --search"),
+        (("--microbatches", "0"), "--microbatches must lie in"),
     ],
 )
 def test_wrong_input_ends_with_2_and_says_what_was_wanted(tmp_path, arguments, words):
@@ -72,3 +78,27 @@ def test_wrong_input_ends_with_2_and_says_what_was_wanted(tmp_path, arguments, w
     assert done.exit_code == 2
     assert words in done.output
     assert found is None
+
+
+def test_a_search_names_the_fastest_plan_that_fits_and_how_far_it_is_ahead(tmp_path):
+    done, found = asked(tmp_path, "--model", "8x1024x8", "--batch", "0", "--search", "--machine", "fcdp-a40-1gbe")
+    assert done.exit_code == 0, done.output
+    rates = [row["samples_per_s"] for row in found["rows"]]
+    assert rates == sorted(rates, reverse=True)
+    assert found["ahead"] == pytest.approx(rates[0] / rates[1])
+    assert f"It has {found['ahead']:.3f} times the samples/s of the second" in " ".join(done.output.split())
+    assert {row["kind"] for row in found["rows"]} == {"simulated"}
+    assert {row["factor"] for row in found["rows"]} >= {1, 2, 4, 8, 16}
+
+
+def test_stragglers_and_jitter_make_the_others_wait(tmp_path):
+    of = ("--model", "4x256x4", "--modes", "fsdp,zeropp", "--batch", "64")
+    _, quiet = asked(tmp_path, *of)
+    done, found = asked(tmp_path, *of, "--straggler", "3=2", "--jitter", "0.1", "--iterations", "4")
+    for before, row in zip(quiet["rows"], found["rows"], strict=True):
+        assert row["idle_s"] > 0.5 * before["compute_s"]
+        assert row["iteration_s"] > before["iteration_s"]
+        assert "Milliseconds of 4 iterations of" in row["note"]
+        total = row["compute_s"] + row["exposed_s"] + row["idle_s"]
+        assert total == pytest.approx(row["iteration_s"])
+    assert "idle s" in done.output

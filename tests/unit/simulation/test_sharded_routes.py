@@ -31,7 +31,23 @@ def test_a_ring_leaves_each_node_once():
 
 def test_an_all_reduce_of_replicas_takes_both_passes():
     ways = routes(2)
-    assert crossing_nbytes(ways.rails(800, num_passes=2)) == 2 * crossing_nbytes(ways.rails(800)) == 1600
+    assert crossing_nbytes(ways.replicas(800, 4)) == 2 * crossing_nbytes(ways.rails(800)) == 1600
+
+
+@pytest.mark.parametrize(("size", "groups"), [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1)])
+def test_groups_that_share_parameters_sum_among_themselves_and_then_among_replicas(size, groups):
+    ways, nbytes = routes(4), 1600
+    assert len(ways.groups(size)) == groups
+    num_turns = {flow.num_turns for flow in ways.rings(nbytes, size)}
+    assert num_turns == ({size - 1} if size > 1 else set())
+    replicas = ways.replicas(nbytes, size)
+    assert {flow.num_turns for flow in replicas} == ({2 * (groups - 1)} if groups > 1 else set())
+    assert len(replicas) == (16 if groups > 1 else 0)
+    assert {flow.nbytes for flow in replicas} == ({1600 // 16} if groups > 1 else set())
+    span = size // 4
+    if span > 1:
+        rails = ways.rails(nbytes, span=span)
+        assert crossing_nbytes(rails) == (4 // span) * (span - 1) * nbytes
 
 
 def test_what_does_not_divide_is_padded_to_the_largest_part():
