@@ -4,7 +4,8 @@ python benchmarks/shard_search.py      as root; three minutes; starts its jobs i
 
 Two nodes of two workers, links of 100 Mbit/s, a model of blocks whose compute is replayed (it sleeps). The simulator
 has the same blocks on a machine file of these links (benchmarks/emulated_box.py). Plans differ in what is gathered
-together, in F, and in what is freed behind forward; all run in one job, in turns.
+together, in F, and in what is freed behind forward; all run in one job, in turns. Replicas sum in coarse's ring, as is
+simulated (MPI's all-reduce, the default, has two thirds of these links).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from coarse.hardware.models import Layer, Model, Precision
 from coarse.hardware.presets import machine_named
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.scenario import ShardedScenario
-from coarse.simulation.sharded.search import FoundPlan, Prefetch, ShardedPlan, search
+from coarse.simulation.sharded.search import FoundPlan, Prefetch, ShardedPlan, search_plans
 from coarse.strategy.sharding import Fsdp
 
 NAME = "shard-search"
@@ -117,9 +118,11 @@ def measure(out: Path, num_rounds: int) -> None:
 def measured_s(num_rounds: int) -> dict[str, list[float]]:
     """By plan the seconds of each step in the box."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "seconds.json"
+        out, config = Path(folder) / "seconds.json", Path(folder) / "coarse.toml"
+        config.write_text('worker_collective = "ring"\nstartup_timeout_s = 120.0\n', encoding="utf-8")
         command = [
             *(sys.executable, "-m", "coarse", "run", "--cluster", f"{NODES}x{NODE_WORKERS}", "--devices", "1"),
+            *("--config", str(config)),
             *("--rate", f"{RATE_MBIT:g}mbit", __file__, "--measure", str(out), "--rounds", str(num_rounds)),
         ]
         subprocess.run(command, check=True, timeout=900)
@@ -129,7 +132,7 @@ def measured_s(num_rounds: int) -> dict[str, list[float]]:
 
 def predicted(machine: Path) -> dict[str, FoundPlan]:
     """By plan what a search finds of it, the fastest first."""
-    found = search(scenario(machine), plans=list(PLANS.values())).found
+    found = search_plans(scenario(machine), plans=list(PLANS.values())).found
     by_plan = {plan: each for each in found for plan in (each.plan, *each.alike)}
     names = {plan: name for name, plan in PLANS.items()}
     return {names[plan]: each for plan, each in by_plan.items()}

@@ -26,7 +26,7 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
 from coarse.simulation.sharded.question import ShardedQuestion
 from coarse.simulation.sharded.scenario import ShardedScenario
-from coarse.simulation.sharded.search import search
+from coarse.simulation.sharded.search import search_plans
 from coarse.strategy.named import options_from, require_classes
 from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import SIMULATED
@@ -50,7 +50,7 @@ app = typer.Typer(add_completion=False)
 def shard(
     context: typer.Context,
     asked: Asked,
-    search_plans: Annotated[
+    search: Annotated[
         bool,
         typer.Option(
             "--search", help="Find the fastest plan of FSDP that fits: units, F, what is freed and prefetched, batch."
@@ -58,7 +58,7 @@ def shard(
     ] = False,
     out: Annotated[Path, typer.Option(help="The file of rows.")] = Path("results/shard.json"),
 ) -> None:
-    """Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode or by plan."""
+    """Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode or plan."""
     with wrong_input_ends_with_2():
         require_seed(has_seed="seed" in asked, has_jitter=bool(asked.get("jitter")))
         question = ShardedQuestion(**asked)
@@ -73,7 +73,7 @@ def shard(
             )
         scenario = question.scenario(machine, own.model if own else None)
         page = _Page(question, scenario, own, out)
-        if search_plans:
+        if search:
             _require_unstated(context)
             page.show_plans()
         else:
@@ -120,7 +120,7 @@ class _Page:
     def show_plans(self) -> None:
         """A row per plan, the fastest ones."""
         with shown_tasks() as tasks:
-            found = search(
+            found = search_plans(
                 self._asked, at_largest_batch=not self._question.batch, on_progress=tasks.begin("plans")
             )
         plans = Plans(searched=found, asked=self._asked)

@@ -34,6 +34,17 @@ class Norm(enum.IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture of experts in place of a feed-forward layer: gated ones, to some of which a router sends each token."""
+
+    count: int
+    per_token: int
+    """Experts that a token goes through; so many counts of its FLOPs, wherever the routes go."""
+    shared_width: int = 0
+    """Inner numbers of one more that all tokens go through, behind a gate of its own; 0: none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderShape:
     """How deep and how wide, and which switches differ between the families."""
 
@@ -62,6 +73,10 @@ class DecoderShape:
     """Behind embeddings, attention and feed-forward layers."""
     has_own_head: bool = False
     """Whether the head has a matrix of its own; else it multiplies by the tokens' table."""
+    query_key_norms: tuple[int, int] = (0, 0)
+    """Numbers by which queries and keys are normalised; 0: they are not."""
+    experts: Experts | None = None
+    """In all blocks; `intermediate` is then an expert's."""
     window: int = 0
     """Tokens that one attends to at most; 0: all of the sequence."""
 
@@ -114,7 +129,7 @@ def _layers(shape: DecoderShape, sequence: int) -> Iterator[Layer]:
     )
     for index in range(shape.num_layers):
         yield _attention(f"layers.{index}", shape, sequence)
-        yield _feed_forward(f"layers.{index}", shape, sequence)
+        yield (_mixture if shape.experts else _feed_forward)(f"layers.{index}", shape, sequence)
     yield _head(shape, sequence)
 
 
@@ -133,6 +148,10 @@ def _attention(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
         parameters=(
             *_norm(f"{prefix}.attention.norm", shape),
             *inputs,
+            *(
+                (f"{prefix}.attention.{name}_norm.weight", (count,))
+                for name, count in zip("qk", shape.query_key_norms, strict=True) if count
+            ),
             *_linear(f"{prefix}.attention.out", query, hidden, shape.has_out_bias),
         ),
         flops_per_sample=2 * sequence * hidden * (2 * query + 2 * key) + 2 * 2 * sequence * span * query,
@@ -158,6 +177,37 @@ def _feed_forward(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
         saved_numel=sequence * (2 * hidden + kept * inner),
         mask_numel=sequence * hidden if shape.has_dropout else 0,
         unfused_numel=sequence * (hidden + unfused * inner),
+    )
+
+
+def _mixture(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
+    """Keeps its input, what was normalised of it, the router's probabilities, and of each expert that a token goes
+    through the inner vectors and the outcome: an assumption."""
+    experts = shape.experts
+    assert experts is not None
+    hidden, inner, shared = shape.hidden, shape.intermediate, experts.shared_width
+    kept, unfused = shape.activation.value
+    of_shared: tuple[NamedShape, ...] = ()
+    if shared:
+        of_shared = (
+            *(p for name in ("gate", "up") for p in _linear(f"{prefix}.shared.{name}", hidden, shared, False)),
+            *_linear(f"{prefix}.shared.down", shared, hidden, False),
+            *_linear(f"{prefix}.shared.weight", hidden, 1, False),
+        )
+    through = experts.per_token * inner + shared
+    return Layer(
+        name=f"{prefix}.experts",
+        parameters=(
+            *_norm(f"{prefix}.experts.norm", shape),
+            *_linear(f"{prefix}.experts.router", hidden, experts.count, False),
+            (f"{prefix}.experts.gate_up", (experts.count, 2 * inner, hidden)),
+            (f"{prefix}.experts.down", (experts.count, hidden, inner)),
+            *of_shared,
+        ),
+        flops_per_sample=2 * sequence * hidden * (3 * through + experts.count + bool(shared)),
+        saved_numel=sequence * ((2 + experts.per_token + bool(shared)) * hidden + kept * through + experts.count),
+        mask_numel=sequence * hidden if shape.has_dropout else 0,
+        unfused_numel=sequence * (hidden + unfused * through),
     )
 
 

@@ -6,10 +6,10 @@ BERT is its body with the pooler, as `models.bert_large` is; every other type ha
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coarse.errors import ConfigError
-from coarse.hardware.decoder import Activation, DecoderShape, Norm, decoder
+from coarse.hardware.decoder import Activation, DecoderShape, Experts, Norm, decoder
 from coarse.hardware.models import BertShape, Model, bert
 
 
@@ -108,13 +108,16 @@ def _gpt_neox(config: ConfigText) -> DecoderShape:
 
 def _gated(
     config: ConfigText, *, has_qkv_bias: bool, has_out_bias: bool, has_mlp_bias: bool, window: int,
-    key_value_heads: int | None = None,
+    key_value_heads: int | None = None, has_head_norms: bool = False, default_head_width: int = 0,
 ) -> DecoderShape:
     """Llama's family: rotary positions, RMS normalisation, a gate, fewer heads for keys and values than for queries.
 
     `key_value_heads`: of a file that says nothing of them, where these are not the heads; null says that they are.
+    `has_head_norms`: each head's queries and keys are normalised.
     """  # fmt: skip
     hidden, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
+    head_width = config.count_or("head_dim", default_head_width) if default_head_width else 0
+    head_width = head_width or config.head_width(hidden, num_heads)
     return DecoderShape(
         num_layers=config.count("num_hidden_layers"), hidden=hidden, num_heads=num_heads,
         num_key_value_heads=(
@@ -122,7 +125,8 @@ def _gated(
             if key_value_heads is None or "num_key_value_heads" in config.entries
             else key_value_heads
         ),
-        head_width=config.head_width(hidden, num_heads), intermediate=config.count("intermediate_size"),
+        head_width=head_width, intermediate=config.count("intermediate_size"),
+        query_key_norms=(head_width, head_width) if has_head_norms else (0, 0),
         vocabulary=config.count("vocab_size"), positions=config.count("max_position_embeddings"),
         activation=Activation.GATED, norm=Norm.RMS, has_dropout=False, has_qkv_bias=has_qkv_bias,
         has_out_bias=has_out_bias, has_mlp_bias=has_mlp_bias, window=window,
@@ -149,13 +153,90 @@ def _mistral(config: ConfigText) -> DecoderShape:
 
 
 def _qwen2(config: ConfigText) -> DecoderShape:
+    _without_windows_of_some(config)
+    return _gated(config, has_qkv_bias=True, has_out_bias=False, has_mlp_bias=False, window=0, key_value_heads=32)
+
+
+def _without_windows_of_some(config: ConfigText) -> None:
     if config.flag("use_sliding_window", False):
         raise ConfigError(
             f"{config.where}: windows of some layers alone (use_sliding_window) are not counted; set it to false, or "
             "name a function that returns the model",
             key="use_sliding_window",
         )
-    return _gated(config, has_qkv_bias=True, has_out_bias=False, has_mlp_bias=False, window=0, key_value_heads=32)
+
+
+_QWEN3_HEAD_WIDTH = 128
+"""Of a file that says nothing of it."""
+
+
+def _qwen3(config: ConfigText) -> DecoderShape:
+    _without_windows_of_some(config)
+    bias = config.flag("attention_bias", False)
+    return _gated(
+        config, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=False, window=0, key_value_heads=32,
+        has_head_norms=True, default_head_width=_QWEN3_HEAD_WIDTH,
+    )  # fmt: skip
+
+
+def _mixtral(config: ConfigText) -> DecoderShape:
+    window = config.count_or("sliding_window", 0)
+    found = _gated(
+        config, has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False, window=window, key_value_heads=8
+    )
+    return replace(found, experts=_experts(config, "num_local_experts"))
+
+
+def _olmoe(config: ConfigText) -> DecoderShape:
+    bias = config.flag("attention_bias", False)
+    found = _gated(config, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=False, window=0)
+    return replace(
+        found, experts=_experts(config, "num_experts"), query_key_norms=(found.query_width, found.key_width)
+    )
+
+
+def _qwen2_moe(config: ConfigText) -> DecoderShape:
+    _without_windows_of_some(config)
+    found = _gated(
+        config, has_qkv_bias=config.flag("qkv_bias", True), has_out_bias=False, has_mlp_bias=False, window=0,
+        key_value_heads=16,
+    )  # fmt: skip
+    shared = config.count("shared_expert_intermediate_size")
+    return replace(
+        found, experts=_experts(config, "num_experts", shared), intermediate=config.count("moe_intermediate_size")
+    )
+
+
+def _qwen3_moe(config: ConfigText) -> DecoderShape:
+    _without_windows_of_some(config)
+    bias = config.flag("attention_bias", False)
+    found = _gated(
+        config, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=False, window=0, key_value_heads=4,
+        has_head_norms=True,
+    )  # fmt: skip
+    return replace(
+        found, experts=_experts(config, "num_experts"), intermediate=config.count("moe_intermediate_size")
+    )
+
+
+def _experts(config: ConfigText, key: str, shared_width: int = 0) -> Experts:
+    """Experts of all blocks; ConfigError where some have none, or a token goes through more than there are."""
+    if config.count_or("decoder_sparse_step", 1) != 1 or config.entries.get("mlp_only_layers"):
+        raise ConfigError(
+            f"{config.where}: blocks without experts beside others (decoder_sparse_step, mlp_only_layers) are not "
+            "counted; name a function that returns the model",
+            key="decoder_sparse_step",
+        )
+    found = Experts(
+        count=config.count(key), per_token=config.count("num_experts_per_tok"), shared_width=shared_width
+    )
+    if found.per_token > found.count:
+        raise ConfigError(
+            f"{config.where}: a token cannot go through {found.per_token} of {found.count} experts; correct "
+            "'num_experts_per_tok'",
+            key="num_experts_per_tok",
+        )
+    return found
 
 
 _DECODERS: dict[str, Callable[[ConfigText], DecoderShape]] = {
@@ -164,7 +245,12 @@ _DECODERS: dict[str, Callable[[ConfigText], DecoderShape]] = {
     "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,
+    "qwen3": _qwen3,
     "gpt_neox": _gpt_neox,
+    "mixtral": _mixtral,
+    "olmoe": _olmoe,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
 }
 MODEL_TYPES = ("bert", *_DECODERS)
 """Those that `model_of_config` counts."""

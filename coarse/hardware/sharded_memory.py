@@ -57,7 +57,9 @@ class ShardedTraining:
     units: UnitMemory | None = None
     """None: gathered as DeepSpeed does, up to constants of its own."""
     trainable_numel: int | None = None
-    """Parameters that have gradients and optimizer states beside frozen ones (LoRA); None: all of the model's."""
+    """Parameters that have gradients and optimizer states; None: all of the model's."""
+    frozen_numel: int = 0
+    """Those beside them: all of the model's where adapters are trained (LoRA)."""
     precision: Precision = Precision.FP16
     kernels: Kernels = Kernels.FUSED
     live_numel: int = 10**9
@@ -134,8 +136,7 @@ def _under_way(training: ShardedTraining) -> tuple[MemoryRow, MemoryRow]:
 
 def _parameters_bytes(training: ShardedTraining) -> int:
     """Of all parameters, adapters among them."""
-    frozen = 0 if training.trainable_numel is None else training.model.num_parameters
-    return (frozen + training.trained_numel) * training.precision.itemsize
+    return (training.frozen_numel + training.trained_numel) * training.precision.itemsize
 
 
 def _states(training: ShardedTraining) -> tuple[MemoryRow, ...]:

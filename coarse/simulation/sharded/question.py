@@ -60,6 +60,9 @@ class ShardedQuestion(SlowDownOptions, LinkOptions):
     lora_rank: Annotated[int, Says(
         "Of adapters at q, k, v and o; 0: full fine-tuning.", low=0, high=_MANY
     )] = 0
+    freeze: Annotated[tuple[str, ...], Says(
+        "A pattern with * and ? of parameters that are not trained, such as 'h.0.*'.", is_swept=False
+    )] = ()
     sequence: Annotated[int | None, Says(
         "Tokens of a sample; of GPTs 256 by default.", low=1, high=1 << 24
     )] = None
@@ -104,6 +107,7 @@ class ShardedQuestion(SlowDownOptions, LinkOptions):
             gpus_per_node=gpus_per_node,
             sequence=_GPT_SEQUENCE if self.sequence is None else self.sequence,
             lora_rank=self.lora_rank,
+            frozen=self.freeze,
             peak_share=self.peak_share,
             recomputes=self.recompute,
             in_flight_limit=self.in_flight,

@@ -17,7 +17,16 @@ from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
-from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, joined, root_of, units_in_profile, units_of
+from coarse.simulation.sharded.units import (
+    ComputeRate,
+    Unit,
+    by_block,
+    joined,
+    root_of,
+    trained_parts,
+    units_in_profile,
+    units_of,
+)
 from coarse.strategy.sharding import require_factor
 
 PEAK_SHARE = 0.2
@@ -44,6 +53,8 @@ class ShardedScenario:
     recomputes: bool = False
     in_flight_limit: int = 2
     backward_prefetch: bool = True
+    frozen: tuple[str, ...] = ()
+    """Patterns of parameters that are not trained."""
     blocks_per_unit: int = 1
     """Neighbouring blocks that are gathered together; 0: the whole model."""
     num_microbatches: int = 1
@@ -81,6 +92,8 @@ class ShardedScenario:
                 f"batch {self.batch}; give both alike",
                 key="profile",
             )
+        if self.lora_rank and self.frozen:
+            raise ConfigError("--lora-rank freezes the model already; leave --freeze out", key="freeze")
         if self.lora_rank and self.own_model is not None:
             raise ConfigError(
                 "adapters are known of GPT's blocks alone; leave --lora-rank out for a model of yours", key="lora_rank"
@@ -146,17 +159,23 @@ class ShardedScenario:
         """Units of a block each."""
         slowest = self._slowest_node
         if self.profile is not None and self.own_model is not None:
-            return units_in_profile(self.own_model, self.profile.slowed(slowest), recomputes=self.recomputes)
+            return units_in_profile(
+                self.own_model, self.profile.slowed(slowest), recomputes=self.recomputes, frozen=self.frozen
+            )
         flops_per_s = self.peak_share * self.machine.accelerator.fp16_flops_per_s / slowest
         pace = ComputeRate(flops_per_s=flops_per_s, recomputes=self.recomputes)
         return units_of(
-            self.model, batch=self.batch, pace=pace, precision=self.precision, adapters=self.adapters
-        )
+            self.model, batch=self.batch, pace=pace, precision=self.precision, adapters=self.adapters,
+            frozen=self.frozen,
+        )  # fmt: skip
 
     @property
     def training(self) -> ShardedTraining:
         """For the account of memory."""
-        adapters = self.adapters
+        adapters, all_numel = self.adapters, self.model.num_parameters
+        trained = sum(part.numel for part in trained_parts(self.model, self.frozen))
+        if adapters is not None:
+            trained = sum(adapters.values())
         return ShardedTraining(
             model=self.model,
             num_gpus=self.num_gpus,
@@ -164,7 +183,8 @@ class ShardedScenario:
             held=self.policy.sharding.states,
             factor=self.factor,
             units=self._unit_memory if self.schedule is Schedule.FSDP2 else None,
-            trainable_numel=None if adapters is None else sum(adapters.values()),
+            trainable_numel=trained,
+            frozen_numel=all_numel - trained if adapters is None else all_numel,
             precision=self.precision,
             logit_bytes_per_sample=0 if self.own_model else self.logit_bytes * logits_numel(self.sequence),
             secondary_growth=self.secondary_growth,

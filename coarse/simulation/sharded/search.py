@@ -107,7 +107,7 @@ def _is_needless(plan: ShardedPlan) -> bool:
     return plan.blocks_per_unit == 0 and not is_plain
 
 
-def search(
+def search_plans(
     asked: ShardedScenario, *, at_largest_batch: bool = False,
     on_progress: Callable[[float], None] = lambda _: None, plans: Sequence[ShardedPlan] | None = None,
 ) -> Searched:  # fmt: skip

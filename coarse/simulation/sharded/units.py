@@ -3,7 +3,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from itertools import groupby
+from math import prod
+from typing import NamedTuple
 
 from coarse.errors import ConfigError
 from coarse.hardware.compute import ComputeProfile
@@ -59,51 +63,97 @@ def units_of(
     pace: ComputeRate,
     precision: Precision = Precision.FP16,
     adapters: Mapping[str, int] | None = None,
+    frozen: Sequence[str] = (),
 ) -> tuple[Unit, ...]:
     """A unit per layer, in forward order.
 
     Backward takes twice forward's products, for inputs and for weights. With `adapters` (layer -> trainable numbers
     beside it) the model itself is frozen: backward takes the products for inputs alone, and the adapters' own, below
-    1 % of them, are left out.
+    1 % of them, are left out. `frozen` names parameters that are not trained: see `trained_parts`.
     """
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
-    times = (1 if adapters is not None else 2) + pace.recomputes
     found = []
-    for layer in model.layers:
+    for layer, part in zip(model.layers, trained_parts(model, frozen), strict=True):
         forward_s = batch * layer.flops_per_sample / pace.flops_per_s
         own = layer.num_parameters * precision.itemsize
-        beside = (adapters or {}).get(layer.name, 0) * precision.itemsize
+        trained = part.numel * precision.itemsize
+        times = part.products
+        if adapters is not None:
+            trained, own, times = adapters.get(layer.name, 0) * precision.itemsize, own, 1.0
+            own += trained
         found.append(
             Unit(
                 name=layer.name,
-                trainable_nbytes=own if adapters is None else beside,
-                frozen_nbytes=0 if adapters is None else own,
+                trainable_nbytes=trained,
+                frozen_nbytes=own - trained,
                 forward_s=forward_s,
-                backward_s=times * forward_s,
+                backward_s=(times + (pace.recomputes if times else 0)) * forward_s,
                 is_of_root=not _is_numbered(layer.name),
             )
         )
     return tuple(found)
 
 
-def units_in_profile(model: Model, profile: ComputeProfile, *, recomputes: bool = False) -> tuple[Unit, ...]:
-    """A unit per block of a model, whose layers take what the profile says of each."""
+class TrainedPart(NamedTuple):
+    """What of a layer is trained."""
+
+    numel: int
+    products: float
+    """Of its backward, in those of its forward: 2 where all of it is trained, for inputs and for weights."""
+
+
+def trained_parts(model: Model, frozen: Sequence[str]) -> tuple[TrainedPart, ...]:
+    """What of each layer is trained, where patterns with * and ? name parameters that are not.
+
+    Autograd computes no gradients of frozen weights, and none of inputs before the first layer that has trained ones.
+
+    Raises:
+        ConfigError: a pattern that names nothing, or nothing that is left to be trained.
+    """
+    names = [name for layer in model.layers for name, _ in layer.parameters]
+    for pattern in frozen:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = get_close_matches(pattern, names, 3, 0.3) or names[:3]
+            raise ConfigError(
+                f"--freeze {pattern}: no parameter of {model.name} has such a name; the nearest are {', '.join(near)}",
+                key="freeze",
+            )
+    found, is_behind = [], False
+    for layer in model.layers:
+        shapes = [shape for name, shape in layer.parameters if not any(fnmatchcase(name, each) for each in frozen)]
+        numel = sum(prod(shape) for shape in shapes)
+        is_behind = is_behind or numel > 0 or not frozen
+        share = numel / layer.num_parameters if layer.num_parameters else 1.0
+        found.append(TrainedPart(numel, 1.0 + share if is_behind else 0.0))
+    if frozen and not any(part.numel for part in found):
+        raise ConfigError(f"--freeze leaves nothing of {model.name} to be trained; name less", key="freeze")
+    return tuple(found)
+
+
+def units_in_profile(
+    model: Model, profile: ComputeProfile, *, recomputes: bool = False, frozen: Sequence[str] = ()
+) -> tuple[Unit, ...]:
+    """A unit per block of a model, whose layers take what the profile says of each; `frozen` as of `units_of`."""
     itemsize = profile.precision.itemsize
     times = {
         name: (forward_s, backward_s)
         for name, forward_s, backward_s in zip(profile.layers, profile.forward_s, profile.backward_s, strict=True)
     }
+    parts = {layer.name: part for layer, part in zip(model.layers, trained_parts(model, frozen), strict=True)}
     found = []
     for name, group in groupby(model.layers, lambda layer: _block(layer.name)):
         layers = tuple(group)
-        forward_s, backward_s = (sum(times[layer.name][place] for layer in layers) for place in (0, 1))
+        forward_s = sum(times[layer.name][0] for layer in layers)
+        backward_s = sum(times[layer.name][1] * parts[layer.name].products / 2 for layer in layers)
+        trained = sum(parts[layer.name].numel for layer in layers)
         found.append(
             Unit(
                 name=name,
-                trainable_nbytes=sum(layer.num_parameters for layer in layers) * itemsize,
+                trainable_nbytes=trained * itemsize,
+                frozen_nbytes=(sum(layer.num_parameters for layer in layers) - trained) * itemsize,
                 forward_s=forward_s,
-                backward_s=backward_s + (forward_s if recomputes else 0.0),
+                backward_s=backward_s + (forward_s if recomputes and backward_s else 0.0),
                 is_of_root=not _is_numbered(name),
             )
         )

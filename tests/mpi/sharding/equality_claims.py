@@ -146,7 +146,8 @@ def loaded(model: nn.Module, state: dict[str, Tensor]) -> None:
 
 def claims(folder: Path) -> Iterator[Claim]:
     """Every claim of every mode it is for, named by both; in `make test` float32 in fsdp alone, whose bits fcdp has."""
-    for mode in ("fsdp", "fsdp in a ring", "hybrid", "zeropp", *FCDP):
+    further = ("hybrid of all",) if takes_all() else ()
+    for mode in ("fsdp", "fsdp in a ring", "hybrid", "hybrid of one", *further, "zeropp", *FCDP):
         yield of(mode, equals_one_process_in_float64)
         if takes_all() or mode == "fsdp":
             yield of(mode, loses_as_one_process_in_float32)

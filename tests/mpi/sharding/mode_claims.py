@@ -20,6 +20,7 @@ from torch.distributed.fsdp import fully_shard as fsdp2_fully_shard
 import coarse
 import coarse.torch as ct
 from coarse.errors import CapacityError, ConfigError, MismatchError, UnsupportedVersionError
+from coarse.strategy import Hybrid
 from coarse.torch.fsdp.quantised import quantised_nbytes
 from coarse.torch.fsdp.unit import units_of
 from tests.mpi.sharding import order_claims
@@ -422,6 +423,10 @@ def a_mesh_that_does_not_fit_is_refused() -> None:
     crossed = torch.distributed.device_mesh.DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("replicate", "shard"))
     with raises(ConfigError, "2 nodes", "whole nodes"):
         ct.fully_shard(Stack(), "hybrid", mesh=crossed)
+    with raises(ConfigError, "over 4 workers", "(2, 2)", "leave out the mesh"):
+        ct.fully_shard(Stack(), Hybrid(factor=4), mesh=square)
+    with raises(ConfigError, "factor of 3", "choose one of 1, 2, 4"):
+        ct.fully_shard(Stack(), Hybrid(factor=3))
 
 
 def a_node_without_room_for_the_cache_says_how_many_bytes_it_wants() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import coarse.torch as ct
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
+from coarse.strategy import Hybrid
 from coarse.torch.fsdp.account import DeviceAccount
 from tests.mpi.sharding.situation import Situation
 from tests.support.references import MakeOptimizer, Run, adamw, relative_error
@@ -35,6 +36,8 @@ MODES: dict[str, Callable[[], dict[str, object]]] = {
     "fsdp": lambda: {"mode": "fsdp"},
     "fsdp in a ring": lambda: {"mode": "fsdp", "collective": "ring"},
     "hybrid": lambda: {"mode": "hybrid"},
+    "hybrid of one": lambda: {"mode": Hybrid(factor=1)},
+    "hybrid of all": lambda: {"mode": Hybrid(factor=ct.size())},
     "zeropp": lambda: {"mode": "zeropp"},
     "fcdp": lambda: {"mode": "fcdp"},
     "fcdp, tau 0": lambda: _cached(0.0),

@@ -335,5 +335,5 @@ def test_the_guide_names_only_options_that_exist():
     page = (Path(__file__).parents[3] / "docs" / "predict.md").read_text()
     commands = (predict.predict_command, shard.shard, report.report, calibrate.calibrate)
     options = {f"--{name.replace('_', '-')}" for command in commands for name in signature(command).parameters}
-    known = options | {"--no-nvlink", "--save", "--vary", "--no-build-isolation"}
+    known = options | {"--no-nvlink", "--no-backward-prefetch", "--save", "--vary", "--no-build-isolation"}
     assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known

@@ -29,6 +29,27 @@ PUBLISHED = {
         sized("qwen2", 896, 24, 14, 4864, 151936, num_key_value_heads=2, tie_word_embeddings=True), 494_032_768,
     ),
     "pythia-70m": (sized("gpt_neox", 512, 6, 8, 2048, 50304), 70_426_624),
+    "qwen3-0.6b": (
+        sized("qwen3", 1024, 28, 16, 3072, 151936, num_key_value_heads=8, tie_word_embeddings=True), 596_049_920,
+    ),
+    "mixtral-8x7b": (
+        sized("mixtral", 4096, 32, 32, 14336, 32000, num_local_experts=8, num_experts_per_tok=2), 46_702_792_704,
+    ),
+    "olmoe-1b-7b": (
+        sized("olmoe", 2048, 16, 16, 1024, 50304, num_experts=64, num_experts_per_tok=8), 6_919_161_856,
+    ),
+    "qwen1.5-moe-a2.7b": (
+        sized(
+            "qwen2_moe", 2048, 24, 16, 5632, 151936, num_key_value_heads=16, num_experts=60, num_experts_per_tok=4,
+            moe_intermediate_size=1408, shared_expert_intermediate_size=5632,
+        ), 14_315_784_192,
+    ),
+    "qwen3-30b-a3b": (
+        sized(
+            "qwen3_moe", 2048, 48, 32, 6144, 151936, num_key_value_heads=4, head_dim=128, num_experts=128,
+            num_experts_per_tok=8, moe_intermediate_size=768,
+        ), 30_532_122_624,
+    ),
 }  # fmt: skip
 
 
@@ -104,6 +125,28 @@ def test_a_wrong_entry_is_refused_with_its_file_and_the_remedy(changes, words):
     with pytest.raises(ConfigError, match=words) as refused:
         model({**GPT2, **changes})
     assert "a/config.json" in str(refused.value) or "--sequence" in str(refused.value)
+
+
+def test_a_token_goes_through_some_of_the_experts_and_all_of_them_are_held():
+    entries, _ = PUBLISHED["mixtral-8x7b"]
+    two, four = (model({**entries, "num_experts_per_tok": count}) for count in (2, 4))
+    assert two.num_parameters == four.num_parameters
+    one_expert = 2 * 128 * 3 * 4096 * 14336
+    assert four.flops_per_sample - two.flops_per_sample == 32 * 2 * one_expert
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_experts_per_tok": 9}, "9 of 8 experts"),
+        ({"num_experts_per_tok": None}, "'num_experts_per_tok' is missing"),
+        ({"decoder_sparse_step": 2}, "blocks without experts"),
+        ({"mlp_only_layers": [0]}, "blocks without experts"),
+    ],
+)
+def test_a_mixture_that_cannot_be_counted_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        model({**PUBLISHED["mixtral-8x7b"][0], **changes})
 
 
 def test_windows_of_some_layers_are_refused():

@@ -10,7 +10,7 @@ from coarse.hardware.presets import load_preset
 from coarse.hardware.sharded_memory import ShardedTraining, UnitMemory, sharded_account
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.scenario import ShardedScenario
-from coarse.simulation.sharded.search import Prefetch, ShardedPlan, plans_of, search
+from coarse.simulation.sharded.search import Prefetch, ShardedPlan, plans_of, search_plans
 from coarse.simulation.sharded.units import joined
 from coarse.strategy.sharding import Fcdp, Fsdp, Hybrid, States, ZeroPP, factors_of
 from tests.unit.simulation.sharded_jobs import cluster, simulated, spans, units
@@ -153,7 +153,7 @@ def test_a_search_simulates_each_plan_once_and_ranks_them():
     asked = scenario()
     plans = list(plans_of(asked))
     assert len(set(plans)) == len(plans)
-    found = search(asked)
+    found = search_plans(asked)
     assert sum(1 + len(each.alike) for each in found.found) + found.num_too_large == len(plans)
     for each in found.found[:3]:
         assert each.plan.of(asked).run().iteration_s == each.report.iteration_s
@@ -164,7 +164,7 @@ def test_a_search_simulates_each_plan_once_and_ranks_them():
 
 def test_a_search_takes_the_largest_batch_that_fits_each_plan():
     asked = scenario(memory_bytes=3 << 30)
-    found = search(asked, at_largest_batch=True)
+    found = search_plans(asked, at_largest_batch=True)
     for each in found.found:
         own = each.plan.of(asked)
         assert each.batch == own.largest_batch()
@@ -173,13 +173,47 @@ def test_a_search_takes_the_largest_batch_that_fits_each_plan():
 
 def test_a_search_in_which_nothing_fits_says_what_the_smallest_would_need():
     with pytest.raises(CapacityError, match="needs"):
-        search(scenario(memory_bytes=1 << 20))
+        search_plans(scenario(memory_bytes=1 << 20))
 
 
 def test_a_slow_network_has_its_nodes_hold_the_model_and_a_fast_one_with_little_room_shards_over_all():
     slow = replace(scenario(), machine=replace(load_preset("fcdp-a40-1gbe"), num_nodes=2))
-    best = search(slow).found[0]
+    best = search_plans(slow).found[0]
     assert 4 in {plan.factor for plan in (best.plan, *best.alike)}
     plan = ShardedPlan(blocks_per_unit=1, factor=8, reshards=True, prefetch=Prefetch.BOTH)
     room = plan.of(slow).account().total_bytes
-    assert search(replace(slow, memory_bytes=room)).found[0].plan.factor == 8
+    assert search_plans(replace(slow, memory_bytes=room)).found[0].plan.factor == 8
+
+
+def test_frozen_parameters_are_gathered_and_neither_reduced_nor_stepped():
+    all_trained, some = scenario(), scenario(frozen=("h.[0-2].*", "wte.*", "wpe.*"))
+    assert sum(unit.nbytes for unit in some.units) == sum(unit.nbytes for unit in all_trained.units)
+    frozen = [unit.trainable_nbytes == 0 for unit in some.units]
+    assert frozen == [True, True, True, True, False, False, False, False]
+    reports = [each.run() for each in (all_trained, some)]
+    assert reports[0].crossing_nbytes("forward gather") == reports[1].crossing_nbytes("forward gather")
+    assert reports[0].crossing_nbytes("reduce-scatter") > reports[1].crossing_nbytes("reduce-scatter") > 0
+    accounts = [{row.name: row.nbytes for row in each.account().rows} for each in (all_trained, some)]
+    assert accounts[0]["parameters"] == accounts[1]["parameters"]
+    assert accounts[0]["optimizer states"] > accounts[1]["optimizer states"]
+
+
+def test_backward_ends_where_nothing_before_is_trained_and_frozen_weights_have_no_products():
+    before, between = scenario(frozen=("w?e.*", "h.0.*")), scenario(frozen=("h.3.*",))
+    assert [unit.backward_s for unit in before.units[:2]] == [0.0, 0.0]
+    assert all(unit.backward_s == pytest.approx(2 * unit.forward_s) for unit in before.units[2:])
+    assert between.units[4].backward_s == pytest.approx(between.units[4].forward_s)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "words"),
+    [(("nothing.*",), "no parameter of .* has such a name; the nearest"), (("*",), "leaves nothing")],
+)
+def test_patterns_that_freeze_nothing_or_everything_are_refused(frozen, words):
+    with pytest.raises(ConfigError, match=words):
+        _ = scenario(frozen=frozen).units
+
+
+def test_adapters_freeze_the_model_already():
+    with pytest.raises(ConfigError, match="leave --freeze out"):
+        scenario(frozen=("h.0.*",), lora_rank=8)

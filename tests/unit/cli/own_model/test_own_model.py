@@ -27,6 +27,14 @@ SMALL = {
     "mistral": {**COMMON, "num_key_value_heads": 2},
     "qwen2": {**COMMON, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "gpt_neox": COMMON,
+    "qwen3": {**COMMON, "num_key_value_heads": 2, "head_dim": 16},
+}
+OF_EXPERTS = {**COMMON, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+MIXTURES = {
+    "mixtral": {**OF_EXPERTS, "num_local_experts": 4},
+    "olmoe": OF_EXPERTS,
+    "qwen2_moe": {**OF_EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
+    "qwen3_moe": {**OF_EXPERTS, "moe_intermediate_size": 32},
 }
 BERT_LARGE = {
     **{"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
@@ -69,13 +77,22 @@ def test_what_is_counted_from_a_configuration_is_what_transformers_build(model_t
     assert counted.flops_per_sample == built.flops_per_sample
 
 
+@pytest.mark.parametrize("model_type", MIXTURES)
+def test_the_parameters_of_a_mixture_are_those_that_transformers_build(model_type, tmp_path):
+    from coarse.cli.own_model.built import module_of
+
+    entries = {"model_type": model_type, **MIXTURES[model_type]}
+    counted = own_model(str(written(tmp_path, entries)), 16).model
+    module = module_of(entries, model_type)
+    assert sorted(shape for _, shape in counted.shapes) == sorted(tuple(p.shape) for p in module.parameters())
+
+
 def test_another_type_is_built_by_transformers(tmp_path):
-    entries = {**COMMON, "model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16}
+    entries = {**COMMON, "model_type": "gemma", "num_key_value_heads": 2, "head_dim": 16}
     found = own_model(str(written(tmp_path, entries)), 16)
-    untied = 2 * 100 * 64 + 64
-    block = 2 * 64 + 2 * 64 * 64 + 2 * 64 * 32 + 2 * 16 + 3 * 64 * 96
-    assert found.model.num_parameters == untied + 2 * block
-    assert "built by transformers as Qwen3ForCausalLM" in found.notes[0]
+    block = 2 * 64 + 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96
+    assert found.model.num_parameters == 100 * 64 + 64 + 2 * block
+    assert "built by transformers as GemmaForCausalLM" in found.notes[0]
 
 
 def test_an_image_model_reads_one_image_without_a_sequence(tmp_path):
@@ -165,12 +182,12 @@ def test_parameters_that_another_submodule_reads_count_there():
     assert len(model.layers) == 1
 
 
-def test_a_mixture_of_experts_is_refused_with_what_to_do_about_a_file(tmp_path):
+def test_a_mixture_that_coarse_does_not_count_is_refused_with_what_to_do_about_a_file(tmp_path):
     pytest.importorskip("transformers")
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     experts = {"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 50}
     file = tmp_path / "config.json"
-    file.write_text(json.dumps({"model_type": "mixtral", **shape, **experts}))
+    file.write_text(json.dumps({"model_type": "minimax", **shape, **experts}))
     with pytest.raises(ConfigError, match="routes of a mixture of experts do, cannot run there: name a function"):
         own_model(str(file), 8)
 
@@ -294,7 +311,7 @@ def test_a_type_that_is_counted_needs_no_torch(tmp_path):
     ("package", "importing", "asked"), [("transformers", "built", "FILE"), ("torch", "traced", function("tied"))]
 )
 def test_a_package_that_is_missing_ends_with_2_and_how_to_install_it(package, importing, asked, tmp_path, monkeypatch):
-    path = written(tmp_path, {**COMMON, "model_type": "qwen3"})
+    path = written(tmp_path, {**COMMON, "model_type": "gemma"})
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"coarse.cli.own_model.{importing}", raising=False)
     model = path if asked == "FILE" else asked

@@ -1,6 +1,7 @@
 """Sharded modes beside data-parallel ones: on the same compute, and as `coarse shard` has them."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from coarse.hardware.compute import profile_at_peak_share
 from coarse.hardware.models import Precision
 from coarse.protocol.config import MODES
 from coarse.simulation.question import Question
-from coarse.strategy.sharding import SHARDINGS, SIMULATED, Fcdp, Fsdp, Zero2
+from coarse.strategy.sharding import SHARDINGS, SIMULATED, Fcdp, Fsdp, OnDemand, Zero2
 from tests.support.launch import REPOSITORY
 
 QUESTION = Question(machine="fcdp-a40-10gbe", model="bert-large", gpu="v100", batch=4, num_workers=4, num_nodes=2)
@@ -116,10 +117,21 @@ def test_a_sharded_mode_of_ones_own_stands_in_the_table(tmp_path):
 
 
 def test_what_a_sharded_mode_cannot_do_is_refused():
-    with pytest.raises(ConfigError, match="leave --straggler, --jitter and --degrade out"):
-        sharded_outcome(scenarios_of(replace(QUESTION, stragglers=("1=2",))), Fsdp())
+    with pytest.raises(ConfigError, match="no link is called"):
+        sharded_outcome(scenarios_of(replace(QUESTION, degradations=("nowhere=0.5@0",))), Fsdp())
     with pytest.raises(CapacityError, match="needs"):
         sharded_outcome(scenarios_of(replace(QUESTION, batch=4096)), Fsdp())
+
+
+@pytest.mark.parametrize("mode", [Fsdp(), OnDemand()])
+def test_a_straggler_and_jitter_are_told_of(mode):
+    quiet = sharded_outcome(scenarios_of(QUESTION), mode)
+    found = sharded_outcome(scenarios_of(replace(QUESTION, stragglers=("1=3",), jitter=0.2, num_iterations=4)), mode)
+    assert quiet.notes == ()
+    assert re.match(r"Milliseconds of 4 iterations of (fsdp|odc): .* with jitter 0.2 of seed 0", found.notes[0])
+    assert found.result.compute_s > quiet.result.compute_s
+    assert found.result.idle_s > quiet.result.idle_s
+    assert found.result.iteration_s > quiet.result.iteration_s
 
 
 def test_a_mode_asked_for_by_name_that_does_not_fit_ends_with_2(tmp_path):
