@@ -20,7 +20,7 @@ HELP_LINES = {
     "predict": "Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page.",
     "profile": "Measure this machine's copies between processes, its records and its adder.",
     "report": "Draw a run: timelines, links over time and comparison bars as PNG, and one self-contained HTML page.",
-    "shard": "Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode or plan.",
+    "shard": "Simulate sharded training on a machine: samples/s, bytes between nodes, memory, by mode or by plan.",
     "sweep": "Simulate a training job at many points: rows, a picture, and where one mode becomes faster than another.",
     "validate": "Simulate what five papers, and two of pools, claim: paper, ours, verdict.",
 }

@@ -58,7 +58,7 @@ def shard(
     ] = False,
     out: Annotated[Path, typer.Option(help="The file of rows.")] = Path("results/shard.json"),
 ) -> None:
-    """Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode or plan."""
+    """Simulate sharded training on a machine: samples/s, bytes between nodes, memory, by mode or by plan."""
     with wrong_input_ends_with_2():
         require_seed(has_seed="seed" in asked, has_jitter=bool(asked.get("jitter")))
         question = ShardedQuestion(**asked)
