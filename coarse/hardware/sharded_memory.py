@@ -7,9 +7,9 @@ takes nothing here (FCDP). W is of all parameters, G counts GPUs, g those of a n
 
 [Note: units under way] FSDP holds O(W/F + the largest unit) (section 3.2.1 of its paper). FSDP2, as it runs live (an
 account of a training on two workers has these bytes): the root's parameters, and of blocks two units, or as many as
-may be in flight, since one that arrives is copied out of the buffer that it arrived in; gradients of one unit and of
-the root that are not reduced. Units that are not freed behind forward all lie there when backward begins, and go as
-gradients come.
+may be in flight, since one that arrives is copied out of the buffer that it arrived in; gradients of one unit twice,
+as they are and as they are reduced, and of the root. Units that are not freed behind forward all lie there when
+backward begins, and go as gradients come.
 """
 
 from dataclasses import dataclass
@@ -123,12 +123,14 @@ def _under_way(training: ShardedTraining) -> tuple[MemoryRow, MemoryRow]:
         unreduced = min(training.reduce_numel * itemsize, trained)
     else:
         gathered = units.root_bytes + max(2, units.in_flight) * units.largest_bytes
-        reduced = trained // training.sharers
-        beside = trained - reduced if units.keeps_gradients else units.root_trained_bytes  # sharded as whole ones go
-        unreduced = units.largest_trained_bytes + beside
+        largest, sharers = units.largest_trained_bytes, training.sharers
+        beside = 2 * largest + units.root_trained_bytes  # which are not among the sharded ones yet
+        unreduced = beside - beside // sharers
+        if units.keeps_gradients:
+            unreduced = largest + trained - trained // sharers
         if not units.reshards:
-            reduced_later = reduced - units.largest_trained_bytes // training.sharers
-            gathered = max(gathered, _parameters_bytes(training) - reduced_later)
+            in_all = _parameters_bytes(training) + largest + largest // sharers + units.root_trained_bytes
+            gathered = max(gathered, in_all - trained // sharers - unreduced)
     if training.held is States.REPLICATED:
         gathered = 0
     return MemoryRow("gathered units", gathered), MemoryRow("gradients under way", unreduced)

@@ -22,7 +22,7 @@ from coarse.luwu.simulation.cluster import (
     require_optimizer_node,
 )
 from coarse.luwu.simulation.moves import BF16_BYTES
-from coarse.luwu.simulation.training import NUM_STEPS, LinkChange, simulate
+from coarse.luwu.simulation.training import LEAST_STEPS, NUM_STEPS, LinkChange, simulate
 from coarse.luwu.store.layout import PagedModel, step_bytes
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.disturbed import Pace
@@ -86,21 +86,22 @@ def predict_in_network(scenario: ShardedScenario) -> PredictedIteration:
     memory = _account(scenario, training)
     _require_room(scenario, training, disks, memory)
     cluster = cluster_of(scenario.machine, scenario.num_gpus, is_spread=scenario.num_nodes > 1)
-    num_steps = max(NUM_STEPS, scenario.num_unlike)
+    is_unlike = scenario.disturbances.are_unlike
+    num_steps = max(LEAST_STEPS, scenario.num_unlike) if is_unlike else NUM_STEPS
     paces = [Pace.of(scenario.factors(step)) for step in range(num_steps)]
     times = simulate(
         cluster, training, num_steps=num_steps, paces=[pace.slowest for pace in paces],
         changes=_link_changes(scenario, cluster),
     )  # fmt: skip
-    compute_s = paces[-1].mean * times.compute_s
-    iterations_s = tuple(end - begin for begin, end in pairwise((0.0, *times.ends_s)))
-    is_unlike = scenario.disturbances.are_unlike
+    shown = paces[scenario.num_unlike - 1]
+    compute_s = shown.mean * times.compute_s
+    iterations_s = tuple(end - begin for begin, end in pairwise((0.0, *times.ends_s)))[: scenario.num_unlike]
     nbytes = BYTES_PER_PULL * training.num_parameters
     read, written = step_bytes(training.model(), 0)
     return PredictedIteration(
         iteration_s=iterations_s[-1] if is_unlike else times.step_s,
         compute_s=compute_s,
-        idle_s=paces[-1].slowest * times.compute_s - compute_s,
+        idle_s=shown.slowest * times.compute_s - compute_s,
         iterations_s=iterations_s if is_unlike else (),
         uses=(
             ("the optimizer node to workers", 2.0 * nbytes), ("workers to the optimizer node", float(nbytes)),

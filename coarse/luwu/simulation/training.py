@@ -43,6 +43,7 @@ BLOCKS_HELD = 2
 _BUFFERS_PER_DISK = 4
 _SETTINGS = json.dumps([{"lr": 1e-3}])
 _WARM_UP_STEPS = 2
+LEAST_STEPS = _WARM_UP_STEPS + 1
 NUM_STEPS = 5
 """Those of a simulation where nothing is said."""
 _PRIORITIES = {

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coarse.errors import CapacityError
+from coarse.simulation.sharded.modes import Schedule
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.strategy.sharding import Fsdp, Hybrid, Sharding, factors_of
@@ -95,16 +96,15 @@ def plans_of(asked: ShardedScenario) -> Iterator[ShardedPlan]:
             for reshards in (True, False):
                 for prefetch in Prefetch:
                     plan = ShardedPlan(blocks_per_unit=count, factor=factor, reshards=reshards, prefetch=prefetch)
-                    if not _is_needless(plan):
+                    if not _is_needless(plan, has_root=asked.schedule is Schedule.FSDP2):
                         yield plan
 
 
-def _is_needless(plan: ShardedPlan) -> bool:
-    """Whether it is another plan, said otherwise: nothing is freed, or nothing is ahead."""
+def _is_needless(plan: ShardedPlan, *, has_root: bool) -> bool:
+    """Whether it is another plan, said otherwise: nothing is gathered, or all of it once, as the root's unit."""
     is_plain = plan.reshards and plan.prefetch is Prefetch.BOTH
-    if plan.factor == 1:
-        return not is_plain or plan.blocks_per_unit != 1
-    return plan.blocks_per_unit == 0 and not is_plain
+    gathers_once = plan.factor == 1 or (plan.blocks_per_unit == 0 and has_root)
+    return gathers_once and not is_plain
 
 
 def search_plans(

@@ -11,7 +11,9 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse import CoarseError, MismatchError, OutOfDeviceMemoryError
-from coarse.strategy.sharding import LIVE
+from coarse.hardware.models import Precision, uniform
+from coarse.hardware.sharded_memory import ShardedTraining, UnitMemory, sharded_account
+from coarse.strategy.sharding import LIVE, States
 from coarse.torch.fsdp.groups import shard_groups
 from tests.support.volumes import TrainedShape, accelerator_nbytes
 
@@ -115,6 +117,22 @@ def each_mode_keeps_what_the_formulas_say() -> None:
         assert used == {"optimizer states": of_each_shard * STATES}, (mode, used)
 
 
+def the_simulators_account_holds_what_is_gathered_and_what_is_not_reduced() -> None:
+    for reshards in (True, False):
+        training = Training.start("fsdp", reshard_after_forward=reshards)
+        training.peak_bytes()
+        used = training.account.ledger.used_at_peak()
+        held = used["gathered units"] + used["gradients"]
+        units = UnitMemory(root_bytes=0, largest_bytes=UNIT, largest_trained_bytes=UNIT, reshards=reshards)
+        of = ShardedTraining(
+            model=uniform(NUM_BLOCKS, UNIT // 4), num_gpus=NUM_WORKERS, num_nodes=NUM_WORKERS // NODE_WORKERS,
+            held=States.SHARDED, units=units, precision=Precision.FP32,
+        )  # fmt: skip
+        rows = {row.name: row.nbytes for row in sharded_account(of, BATCH).rows}
+        ours = rows["gathered units"] + rows["gradients"] + rows["gradients under way"]
+        assert held <= ours <= held + UNIT // 2, (reshards, held / UNIT, ours / UNIT)
+
+
 def zeropp_peaks_higher_by_a_nodes_share_of_the_model() -> None:
     assert peak_bytes("zeropp") == peak_bytes("fsdp") + WHOLE // NODE_WORKERS
 
@@ -179,6 +197,7 @@ CLAIMS = (
     each_kind_is_what_a_count_by_hand_says,
     a_model_that_is_gone_holds_nothing,
     each_mode_keeps_what_the_formulas_say,
+    the_simulators_account_holds_what_is_gathered_and_what_is_not_reduced,
     zeropp_peaks_higher_by_a_nodes_share_of_the_model,
     fcdp_with_host_caches_alone_peaks_where_fsdp_does,
     fcdp_that_may_fill_the_accelerator_fits_where_fsdp_fits,

@@ -55,7 +55,9 @@ def test_tau_fills_the_gpu_and_never_passes_it():
     used, (embedding, block, *_) = SCENARIO.account().total_bytes, SCENARIO.units
     tight = replace(SCENARIO, memory_bytes=used + embedding.nbytes + block.nbytes - 1)
     assert tight.with_gpu_cache(1.0).policy.num_cached_units == 2  # what stays anyway, and a block
-    overlapped = replace(tight, schedule=Schedule.OVERLAPPED).with_gpu_cache(1.0)
+    overlapped = replace(SCENARIO, schedule=Schedule.OVERLAPPED)
+    room = overlapped.account().total_bytes + embedding.nbytes + block.nbytes - 1
+    overlapped = replace(overlapped, memory_bytes=room).with_gpu_cache(1.0)
     assert (overlapped.policy.num_cached_units, overlapped.cached_bytes) == (1, embedding.nbytes)
     for wrong in (-0.1, 1.1):
         with pytest.raises(ConfigError, match="tau"):
