@@ -18,9 +18,28 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+
+class Held(NamedTuple):
+    """What a process holds: resident memory of its own, descriptors and mappings."""
+
+    kib: int
+    descriptors: int
+    mappings: int
+
+
+class Growth(NamedTuple):
+    """What `coarse run` holds at the last kill beside the third, since the first starts load what others need."""
+
+    memory: float
+    """Times as much."""
+    descriptors: int
+    """So many more; a few of either sign, since kills come at any moment of a start."""
+    mappings: int
 
 
 class Outcome(NamedTuple):
@@ -34,8 +53,7 @@ class Outcome(NamedTuple):
     seconds: float
     left: tuple[str, ...]
     """Processes of the job, and files of /dev/shm, that are there behind its end and were not before."""
-    growth: float
-    """Memory of `coarse run` at the last kill over that at the third, since the first starts load what others need."""
+    growth: Growth
     text: str
 
 
@@ -57,7 +75,8 @@ def main() -> int:
         verdict = "the same" if is_same else f"OTHERS (seed {given.seed + number}, status {found.status})"
         print(
             f"run {number + 1}: killed {kinds}; {found.restarts} restarts, {found.seconds:.1f} s, the launcher's "
-            f"memory x {found.growth:.2f}: {verdict}", *found.left, flush=True,
+            f"memory x {found.growth.memory:.2f}, descriptors {found.growth.descriptors:+d}, mappings "
+            f"{found.growth.mappings:+d}: {verdict}", *found.left, flush=True,
         )  # fmt: skip
         if not is_same:
             print(found.text)
@@ -81,7 +100,7 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
     """Run a job to its end; `chance` draws whom to kill and when, None kills nobody."""
     begin_s = time.monotonic()  # noqa: TID251 (the clock of the machine that is disturbed)
     killed: Counter[str] = Counter()
-    before, sizes = traces(command), []
+    before, held = traces(command), list[Held]()
     path = Path(f"/tmp/chaos-{os.getpid()}.txt")
     with path.open("w+b") as output:
         job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -93,7 +112,7 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
                     break
                 if chance is not None and (kind := kill_one(job.pid, chance)):
                     killed[kind] += 1
-                    sizes.append(memory_kib(job.pid))
+                    held.append(held_by(job.pid))
         finally:
             job.terminate()  # where this program is interrupted
             job.wait()
@@ -103,8 +122,8 @@ def run(command: list[str], compare: str, chance: random.Random | None, every_s:
     lines = sorted({line.strip() for line in text.splitlines() if re.search(compare, line)})  # an end may come again
     seconds = time.monotonic() - begin_s  # noqa: TID251
     restarts = len(re.findall(r"the job starts again", text))
-    growth = sizes[-1] / sizes[2] if len(sizes) > 2 else 1.0
-    return Outcome(status, tuple(lines), killed, restarts, seconds, tuple(traces(command) - before), growth, text)
+    left = tuple(traces(command) - before)
+    return Outcome(status, tuple(lines), killed, restarts, seconds, left, growth_of(held), text)
 
 
 def traces(command: list[str]) -> set[str]:
@@ -118,12 +137,22 @@ def traces(command: list[str]) -> set[str]:
     return found
 
 
-def memory_kib(pid: int) -> int:
-    """Resident memory of a process, of its own."""
+def held_by(pid: int) -> Held:
+    """What a process holds now; 1 of each of one that has ended."""
+    entry = Path(f"/proc/{pid}")
     with suppress(OSError):
-        found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-        return int(found[1]) if found else 1
-    return 1
+        found = re.search(r"RssAnon:\s+(\d+)", (entry / "status").read_text())
+        descriptors, mappings = list((entry / "fd").iterdir()), (entry / "maps").read_text().splitlines()
+        return Held(int(found[1]) if found else 1, len(descriptors), len(mappings))
+    return Held(1, 1, 1)
+
+
+def growth_of(held: Sequence[Held]) -> Growth:
+    """The last beside the third; none where there were fewer kills."""
+    if len(held) < 4:
+        return Growth(1.0, 0, 0)
+    first, last = held[2], held[-1]
+    return Growth(last.kib / first.kib, last.descriptors - first.descriptors, last.mappings - first.mappings)
 
 
 def kill_one(launcher: int, chance: random.Random) -> str:
