@@ -7,21 +7,19 @@ before. Input: rates of the preset, that of stores fitted to Scatter. Outcome: t
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
 from coarse.hardware.machine import Machine
-from coarse.hardware.presets import load_preset
 from coarse.protocol.units import MIB
 from experiments.cxl_pool.collectives import Primitive, pool_s, ratio
+from experiments.cxl_pool.inputs import cccl_machine, inputs_now
 from experiments.validation.claims import ClaimRow, Given, Number, Order, Unit, claim_row
 from experiments.validation.script import main
 
 TITLE = "CCCL over InfiniBand"
-PRESET = "cxl-titan2-6xcz120"
 NUM_NODES = 3
-SIZES = tuple(1 << power for power in range(20, 33, 2))
+_SIZES = tuple(1 << power for power in range(20, 33, 2))
 STATED = {
     Primitive.ALL_GATHER: 1.34,
     Primitive.BROADCAST: 1.84,
@@ -36,25 +34,28 @@ def rows() -> list[ClaimRow]:
     return [*_means(), _range(), _contention()]
 
 
+def sizes() -> tuple[int, ...]:
+    """Those over which means are, under the inputs that are taken now."""
+    return tuple(nbytes for nbytes in _SIZES if nbytes <= inputs_now().largest_bytes)
+
+
 def mean_ratio(machine: Machine, primitive: Primitive) -> float:
     """How many times as long InfiniBand takes as the pool, the mean over sizes."""
-    return fmean(ratio(machine, primitive, NUM_NODES, nbytes) for nbytes in SIZES)
+    return fmean(_ratio(machine, primitive, nbytes) for nbytes in sizes())
+
+
+def _ratio(machine: Machine, primitive: Primitive, nbytes: int) -> float:
+    return ratio(machine, primitive, NUM_NODES, nbytes, inputs_now().chunk_bytes)
 
 
 def with_stores(bytes_per_s: float) -> Machine:
-    """The preset whose nodes store at such a rate."""
-    return _with(store_bytes_per_s=bytes_per_s)
+    """The machine whose nodes store at such a rate."""
+    return cccl_machine(store_bytes_per_s=bytes_per_s)
 
 
 def with_devices(bytes_per_s: float) -> Machine:
-    """The preset whose devices have such a rate each."""
-    return _with(device_bytes_per_s=bytes_per_s)
-
-
-def _with(**changes: float) -> Machine:
-    machine = load_preset(PRESET)
-    assert machine.pool is not None
-    return replace(machine, pool=replace(machine.pool, **changes))  # type: ignore[arg-type]
+    """The machine whose devices have such a rate each."""
+    return cccl_machine(device_bytes_per_s=bytes_per_s)
 
 
 def solved(make: Callable[[float], Machine], primitive: Primitive, low: float, high: float) -> float | None:
@@ -69,11 +70,11 @@ def solved(make: Callable[[float], Machine], primitive: Primitive, low: float, h
 
 
 def _means() -> Iterator[ClaimRow]:
-    machine = load_preset(PRESET)
+    machine = cccl_machine()
     for primitive, stated in STATED.items():
         is_fitted = primitive is Primitive.SCATTER
         yield claim_row(
-            f"{primitive}: InfiniBand's time over the pool's, mean of {len(SIZES)} sizes from 1 MiB to 4 GiB",
+            f"{primitive}: InfiniBand's time over the pool's, mean of {len(_SIZES)} sizes from 1 MiB to 4 GiB",
             "abstract", f"{stated}x", Given() if is_fitted else Number(stated, stated),
             [mean_ratio(machine, primitive)], Unit.TIMES, inputs=INPUTS, why=_why(primitive),
         )  # fmt: skip
@@ -103,9 +104,9 @@ def _gb(rate: float | None) -> str:
 
 
 def _range() -> ClaimRow:
-    machine = load_preset(PRESET)
-    every = [(primitive, nbytes) for primitive in Primitive for nbytes in SIZES]
-    cells = {(primitive, nbytes): ratio(machine, primitive, NUM_NODES, nbytes) for primitive, nbytes in every}
+    machine = cccl_machine()
+    every = [(primitive, nbytes) for primitive in Primitive for nbytes in sizes()]
+    cells = {(primitive, nbytes): _ratio(machine, primitive, nbytes) for primitive, nbytes in every}
     least = min(cells, key=lambda cell: cells[cell])
     return claim_row(
         "the least of all ratios, over primitives and sizes", "a summary of the paper", "0.48x", Number(0.48, 0.48),
@@ -116,8 +117,8 @@ def _range() -> ClaimRow:
 
 
 def _contention() -> ClaimRow:
-    machine = load_preset(PRESET)
-    times = [pool_s(machine, Primitive.ALL_GATHER, nodes, 1 << 26) / (nodes * nodes) for nodes in (3, 6, 8, 12)]
+    machine, chunk = cccl_machine(), inputs_now().chunk_bytes
+    times = [pool_s(machine, Primitive.ALL_GATHER, nodes, 1 << 26, chunk) / (nodes * nodes) for nodes in (3, 6, 8, 12)]
     return claim_row(
         "AllGather of 64 MiB on 3, 6, 8 and 12 nodes: time of a stored and loaded byte, relative to six nodes",
         "limitations", "contention above six nodes on six devices",

@@ -54,7 +54,9 @@ def stored_by(primitive: Primitive, num_nodes: int, nbytes: int) -> list[Stored]
             return [Stored(node, (other,), nbytes) for node in nodes for other in others[node]]
 
 
-def pool_s(machine: Machine, primitive: Primitive, num_nodes: int, nbytes: int) -> float:
+def pool_s(
+    machine: Machine, primitive: Primitive, num_nodes: int, nbytes: int, chunk_bytes: int = CHUNK_BYTES
+) -> float:
     """Seconds over the pool, from the first store to the last load."""
     machine = replace(machine, num_nodes=num_nodes, pool_on=True)
     engine = Engine(machine.links)
@@ -71,22 +73,24 @@ def pool_s(machine: Machine, primitive: Primitive, num_nodes: int, nbytes: int) 
         path = machine.pool_path(f"gpu{part.writer}", stores=True)
         engine.move(("store", part.writer), path, chunk, lambda: load(part, chunk))
 
-    for part, chunk in _in_turns(stored_by(primitive, num_nodes, nbytes)):
+    for part, chunk in _in_turns(stored_by(primitive, num_nodes, nbytes), chunk_bytes):
         store(part, chunk)
     engine.run()
     return last_s[0]
 
 
-def _in_turns(parts: list[Stored]) -> Iterator[tuple[Stored, int]]:
+def _in_turns(parts: list[Stored], chunk_bytes: int) -> Iterator[tuple[Stored, int]]:
     """Chunks, a first one of each part, then a second one: no reader waits until others have all of theirs."""
     left = [(part, part.nbytes) for part in parts]
     while left:
         for part, nbytes in left:
-            yield part, min(CHUNK_BYTES, nbytes)
-        left = [(part, nbytes - CHUNK_BYTES) for part, nbytes in left if nbytes > CHUNK_BYTES]
+            yield part, min(chunk_bytes, nbytes)
+        left = [(part, nbytes - chunk_bytes) for part, nbytes in left if nbytes > chunk_bytes]
 
 
-def network_s(machine: Machine, primitive: Primitive, num_nodes: int, nbytes: int) -> float:
+def network_s(
+    machine: Machine, primitive: Primitive, num_nodes: int, nbytes: int, chunk_bytes: int = CHUNK_BYTES
+) -> float:
     """Seconds over the network, as NCCL does it."""
     machine = replace(machine, num_nodes=num_nodes, pool_on=False)
     engine = Engine(machine.links)
@@ -107,10 +111,10 @@ def network_s(machine: Machine, primitive: Primitive, num_nodes: int, nbytes: in
     if primitive in ring:
         starts, rounds = ring[primitive]
         share = -(-nbytes // num_nodes) if primitive is Primitive.ALL_REDUCE else nbytes
-        for part, chunk in _in_turns([Stored(node, (), share) for node in starts]):
+        for part, chunk in _in_turns([Stored(node, (), share) for node in starts], chunk_bytes):
             hand_on(part.writer, rounds * (num_nodes - 1), chunk)
     else:
-        for part, chunk in _in_turns(stored_by(primitive, num_nodes, nbytes)):
+        for part, chunk in _in_turns(stored_by(primitive, num_nodes, nbytes), chunk_bytes):
             (reader,) = part.readers
             path = machine.path(f"gpu{part.writer}", f"gpu{reader}")
             engine.move(("send", part.writer, reader), path, chunk, arrived)
@@ -118,6 +122,11 @@ def network_s(machine: Machine, primitive: Primitive, num_nodes: int, nbytes: in
     return last_s[0]
 
 
-def ratio(machine: Machine, primitive: Primitive, num_nodes: int, nbytes: int) -> float:
+def ratio(
+    machine: Machine, primitive: Primitive, num_nodes: int, nbytes: int, chunk_bytes: int = CHUNK_BYTES
+) -> float:
     """How many times as long the network takes as the pool."""
-    return network_s(machine, primitive, num_nodes, nbytes) / pool_s(machine, primitive, num_nodes, nbytes)
+    network, pool = (
+        way(machine, primitive, num_nodes, nbytes, chunk_bytes) for way in (network_s, pool_s)
+    )
+    return network / pool

@@ -1,10 +1,24 @@
 """What others measured of pools over CXL: CCCL's collectives and cMPI's latency; see docs/predict.md for the model of a
 pool. Of both papers the abstracts and published summaries were at hand, not the measurements."""
 
+from collections.abc import Callable
+
 from experiments.cxl_pool import cccl, cmpi
-from experiments.cxl_pool.collectives import Primitive
-from experiments.validation.declared import ASSUMED, SOURCED, Declared
+from experiments.cxl_pool.inputs import CCCL_DECLARED, CCCL_INTERVALS, CENTRAL, CMPI_DECLARED, CMPI_INTERVALS, under
+from experiments.validation.claims import ClaimRow
+from experiments.validation.interval_study import Study, Values, with_values
 from experiments.validation.paper import Paper, figure
+
+
+def _under(rows: Callable[[], list[ClaimRow]]) -> Callable[[Values], list[ClaimRow]]:
+    """A paper's rows with some inputs at other values."""
+
+    def found(values: Values) -> list[ClaimRow]:
+        with under(with_values(CENTRAL, values)):
+            return rows()
+
+    return found
+
 
 POOLS = (
     Paper(
@@ -12,13 +26,12 @@ POOLS = (
         title="CCCL (arXiv 2602.22457)",
         explained="predict.md",
         figures=(figure("abstract", "collectives over a pool beside InfiniBand", cccl),),
-        declared=(
-            Declared("ports", "55 GB/s each way", ASSUMED, "PCIe 5 x16, less headers"),
-            Declared("devices", "six of 36 GB/s, 0.21 us", SOURCED, "vendor's MLC figure; latency assumed"),
-            Declared("stores", "26.8 GB/s a node", f"fitted to {Primitive.SCATTER}", "its mean ratio of 1.04"),
-            Declared("InfiniBand", "24.5 GB/s, 5 us a step", ASSUMED, "200 Gbit/s, less headers; NCCL's rings"),
-            Declared("chunks", "4 MiB", ASSUMED, "what is stored before a doorbell, and what a ring hands on"),
-            Declared("sizes", "1 MiB to 4 GiB", ASSUMED, "the abstract names means and no sizes"),
+        declared=CCCL_DECLARED,
+        studies=(
+            Study(
+                title="CCCL", what="All rows.", intervals=CCCL_INTERVALS, rows_under=_under(cccl.rows), num_samples=8,
+                headlines=("AllGather: InfiniBand's time", "Broadcast: InfiniBand's time"),
+            ),
         ),
     ),
     Paper(
@@ -26,9 +39,12 @@ POOLS = (
         title="cMPI (arXiv 2510.05476)",
         explained="predict.md",
         figures=(figure("abstract", "latency of an access with its flush beside TCP", cmpi),),
-        declared=(
-            Declared("Niagara 2.0", "0.79 us; 2.2 us and 9.5 GB/s with flushes", SOURCED, "cMPI"),
-            Declared("TCP", "16 us over Ethernet, 18 us over a ConnectX-6", SOURCED, "cMPI"),
+        declared=CMPI_DECLARED,
+        studies=(
+            Study(
+                title="cMPI", what="All rows.", intervals=CMPI_INTERVALS, rows_under=_under(cmpi.rows), num_samples=1,
+                headlines=("the same over a message",),
+            ),
         ),
     ),
-)
+)  # fmt: skip

@@ -10,13 +10,15 @@ from coarse.hardware.presets import load_preset
 from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.wire import Wire
 from experiments.cxl_pool import cmpi
-from experiments.cxl_pool.cccl import PRESET, STATED, mean_ratio, solved, with_devices
+from experiments.cxl_pool.cccl import STATED, mean_ratio, sizes, solved, with_devices
 from experiments.cxl_pool.collectives import CHUNK_BYTES, Primitive, network_s, pool_s, stored_by
+from experiments.cxl_pool.inputs import CCCL_PRESET, CENTRAL, cccl_machine, under
 
 NBYTES = 1 << 28
+MESSAGE_S = cmpi.message_s()
 PORT, LINE = 20e9, 24.5e9
 MACHINE = replace(
-    load_preset(PRESET),
+    load_preset(CCCL_PRESET),
     pool=SharedPool(
         wire=Wire(name="port", bytes_per_s=PORT), num_devices=100, device_bytes_per_s=100e9, device_latency_s=0.0
     ),
@@ -53,7 +55,8 @@ def test_every_node_loads_what_it_lacks_and_nothing_of_its_own(primitive, num_no
 
 
 def test_the_fitted_row_comes_out():
-    assert mean_ratio(load_preset(PRESET), Primitive.SCATTER) == pytest.approx(STATED[Primitive.SCATTER], rel=0.005)
+    found = mean_ratio(load_preset(CCCL_PRESET), Primitive.SCATTER)
+    assert found == pytest.approx(STATED[Primitive.SCATTER], rel=0.005)
 
 
 def test_a_rate_that_no_solution_has_is_none():
@@ -69,3 +72,17 @@ def test_the_page_has_a_verdict_for_each_of_the_abstracts_ratios():
     page = (Path(__file__).parents[3] / "docs" / "validation.md").read_text()
     for primitive, stated in STATED.items():
         assert re.search(rf"\| {primitive}: .* \| {stated}x \| [0-9.]+x \| simulated \| .* \| [a-z0-9 %]+ \|", page)
+
+
+def test_inputs_are_those_of_the_preset_and_may_be_otherwise_for_a_while():
+    assert cccl_machine() == load_preset(CCCL_PRESET)
+    other = replace(CENTRAL, device_bytes_per_s=26e9, largest_bytes=1 << 28)
+    with under(other):
+        assert cccl_machine().pool.device_bytes_per_s == 26e9
+        assert sizes()[-1] == 1 << 28
+    assert sizes()[-1] == 1 << 32
+
+
+def test_latency_of_an_access_would_have_cmpis_row_met():
+    with under(replace(CENTRAL, num_accesses=1)):
+        assert cmpi.message_s() < 0.6 * MESSAGE_S
