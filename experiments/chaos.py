@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 
 class Held(NamedTuple):
-    """What a process holds: resident memory of its own, descriptors and mappings."""
+    """Holdings of a process: resident memory of its own, descriptors and mappings."""
 
     kib: int
     descriptors: int
@@ -33,7 +33,7 @@ class Held(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What `coarse run` holds at the last kill beside the third, since the first starts load what others need."""
+    """Holdings of `coarse run` at the last kill beside the third, since the first starts load what others need."""
 
     memory: float
     """Times as much."""
@@ -138,7 +138,7 @@ def traces(command: list[str]) -> set[str]:
 
 
 def held_by(pid: int) -> Held:
-    """What a process holds now; 1 of each of one that has ended."""
+    """Return the holdings of a process; 1 of each of one that has ended."""
     entry = Path(f"/proc/{pid}")
     with suppress(OSError):
         found = re.search(r"RssAnon:\s+(\d+)", (entry / "status").read_text())

@@ -101,7 +101,7 @@ def _rows(question: ShardedQuestion, machine: Machine, own: OwnModel | None) -> 
 
 
 class _Page:
-    """What the command prints, and the file that it writes."""
+    """Output of the command: tables, sentences, and the file that it writes."""
 
     def __init__(self, question: ShardedQuestion, asked: ShardedScenario, own: OwnModel | None, out: Path) -> None:
         self._question, self._asked, self._out = question, asked, out

@@ -232,8 +232,7 @@ class FabricModel:
                 self._charged.clear()
                 self._recent.clear()
                 self._free_s.clear()
-                for at_s, link, bytes_per_s in self._rate_changes:
-                    self._engine.set_rate(link, bytes_per_s, at_s)
+                self._engine.set_rates(self._rate_changes)
             for each, submitted in met:
                 self._hand_on(each, submitted, self._engine.now_s)
 

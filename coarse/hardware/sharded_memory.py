@@ -115,7 +115,7 @@ def sharded_account(training: ShardedTraining, batch: int) -> MemoryAccount:
 
 
 def _under_way(training: ShardedTraining) -> tuple[MemoryRow, MemoryRow]:
-    """What is gathered, and gradients before they are reduced."""
+    """Return rows of what is gathered, and of gradients before they are reduced."""
     itemsize, units = training.precision.itemsize, training.units
     trained = training.trained_numel * itemsize
     if units is None:
@@ -137,7 +137,7 @@ def _under_way(training: ShardedTraining) -> tuple[MemoryRow, MemoryRow]:
 
 
 def _parameters_bytes(training: ShardedTraining) -> int:
-    """Of all parameters, adapters among them."""
+    """Return the bytes of all parameters, adapters among them."""
     return (training.frozen_numel + training.trained_numel) * training.precision.itemsize
 
 

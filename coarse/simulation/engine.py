@@ -3,9 +3,10 @@
 
 import heapq
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
+from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
 from coarse.hardware.ports import Ports
 
@@ -98,6 +99,11 @@ class Engine:
     def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
         """From a time on a link has another rate: see Fabric.set_rate."""
         self._ports.fabric.set_rate(link, bytes_per_s, at_s)
+
+    def set_rates(self, changes: Iterable[RateChange]) -> None:
+        """Have links change their rates at the times that are stated."""
+        for change in changes:
+            self.set_rate(change.link, change.bytes_per_s, change.at_s)
 
     def run(self) -> None:
         """Until nothing is due and nothing moves, or what does comes later: see `end_before`."""

@@ -49,7 +49,7 @@ class Jitter:
 def compute_factors(
     slow_downs: tuple[float, ...], jitter: Jitter | None, num_workers: int, iteration: int
 ) -> tuple[float, ...]:
-    """How many times longer each worker computes in an iteration, by itself and by chance; () where all are equal."""
+    """Return how many times longer each worker computes in an iteration; () where all are equal."""
     if jitter is None:
         return slow_downs
     drawn = jitter.factors(num_workers, iteration)

@@ -63,7 +63,7 @@ class LinkOptions:
 
     @cached_property
     def changes_of_links(self) -> tuple[Degradation, ...]:
-        """What `degradations` state."""
+        """Changes that `degradations` state."""
         return tuple(map(parse_degradation, self.degradations))
 
 
@@ -92,7 +92,7 @@ class SlowDownOptions:
         return found
 
     def slow_downs_of(self, num_workers: int) -> tuple[float, ...]:
-        """Of each worker; () where all are equal. ConfigError where one that is named does not exist."""
+        """Return each worker's factor; () where all are equal. ConfigError where one that is named does not exist."""
         for worker, factor in self.slow_downs.items():
             if worker not in range(num_workers):
                 raise ConfigError(
@@ -121,6 +121,7 @@ class JobQuestion(LinkOptions, JobOptions):
     hold_back: Annotated[bool, Says(
         "All-reduce waits for backward's end, as COARSE's evaluation has it (II-B); live it does not."
     )] = False
+
     def __post_init__(self) -> None:
         check(self, as_flags=True)
         _ = self.changes_of_links

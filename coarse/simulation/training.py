@@ -41,8 +41,7 @@ class _Training:
         self._synchronise_as(job)
         self._meeting = self._prepared_meeting(decide) if 0 < job.profile_every < job.num_iterations else None
         self._profiles: list[Profile] = []
-        for at_s, link, bytes_per_s in job.rate_changes:
-            self._engine.set_rate(link, bytes_per_s, at_s)
+        self._engine.set_rates(job.rate_changes)
         self._begun = [_Begun(self._engine.now_s)] * len(job.simulated_workers)
         self._under_way: list[dict[int, _Begun]] = [{} for _ in job.simulated_workers]
         """Iteration whose gradients were pushed last, by worker and turn."""

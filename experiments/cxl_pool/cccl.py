@@ -35,7 +35,7 @@ def rows() -> list[ClaimRow]:
 
 
 def sizes() -> tuple[int, ...]:
-    """Those over which means are, under the inputs that are taken now."""
+    """Return the sizes over which means are, under the inputs that are taken now."""
     return tuple(nbytes for nbytes in _SIZES if nbytes <= inputs_now().largest_bytes)
 
 

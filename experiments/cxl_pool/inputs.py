@@ -23,7 +23,7 @@ def pool_of(preset: str) -> SharedPool:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What may have been otherwise; rates and latencies are the presets'."""
+    """Inputs that may have been otherwise; rates and latencies are the presets'."""
 
     store_bytes_per_s: float
     """Of a node, into CCCL's pool."""

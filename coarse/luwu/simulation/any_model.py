@@ -113,6 +113,8 @@ def predict_in_network(scenario: ShardedScenario) -> PredictedIteration:
 
 def _link_changes(scenario: ShardedScenario, cluster: PagedCluster) -> tuple[LinkChange, ...]:
     """Return what degraded links make of the workers' rates: all wait for the worker whose way is the slowest."""
+    if not scenario.disturbances.degradations:
+        return ()
     machine, spread = scenario.machine, scenario.num_nodes > 1
     gpus = [
         (f"gpu{node * len(machine.tree.gpus) + place}", node)

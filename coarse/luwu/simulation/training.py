@@ -121,7 +121,7 @@ class SimulatedTraining:
         return StepTimes(step_s, self._training.compute_s(self._cluster), tuple(ends))
 
     def _change(self, change: LinkChange) -> None:
-        """What begins from now on takes the other rate."""
+        """Have transfers that begin from now on take the other rate."""
         self._link_bytes_per_s[change.direction] = change.bytes_per_s
 
     # --- the worker
@@ -243,5 +243,5 @@ def simulate(
     cluster: PagedCluster, training: Trained, *, num_steps: int = NUM_STEPS, paces: Sequence[float] = (),
     changes: Sequence[LinkChange] = (),
 ) -> StepTimes:  # fmt: skip
-    """How long a step takes once all is under way; see SimulatedTraining."""
+    """Return the seconds of a step once all is under way; see SimulatedTraining."""
     return SimulatedTraining(cluster, training, num_steps, paces, changes).run()

@@ -105,8 +105,7 @@ class SimulatedOdc:
         self._layout = OdcLayout(declaration, placement)
         self._device_nodes = placement.cluster.device_nodes
         self._engine = Engine(site.links)
-        for at_s, link, bytes_per_s in changes:
-            self._engine.set_rate(link, bytes_per_s, at_s)
+        self._engine.set_rates(changes)
         spots = Spots(self._layout, dict.fromkeys(declaration.members, 0))
         self._clients = {member: OdcClient(member, _MODEL, self._layout) for member in declaration.members}
         self._devices = [DeviceOdc(device, placement) for device in range(placement.num_devices)]

@@ -17,7 +17,7 @@ from coarse.simulation.jitter import Jitter, compute_factors
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbances:
-    """What disturbs a job of several iterations."""
+    """Stragglers, jitter and degraded links of a job of several iterations."""
 
     slow_downs: tuple[float, ...] = ()
     """Of each worker how many times longer its compute takes; () for equal ones."""
@@ -29,7 +29,7 @@ class Disturbances:
 
     @property
     def are_unlike(self) -> bool:
-        """Whether an iteration may differ from another."""
+        """True where an iteration may differ from another."""
         return self.jitter is not None or bool(self.degradations)
 
     def factors(self, num_workers: int, iteration: int) -> tuple[float, ...]:
@@ -45,7 +45,7 @@ class Disturbances:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long workers compute in one iteration."""
+    """Factors on the compute of one iteration: the slowest worker's, and the mean."""
 
     slowest: float
     """Of all factors."""
@@ -53,5 +53,5 @@ class Pace:
 
     @classmethod
     def of(cls, factors: Sequence[float]) -> "Pace":
-        """Of these workers."""
+        """Return the pace of these workers."""
         return cls(slowest=max(factors), mean=fmean(factors))

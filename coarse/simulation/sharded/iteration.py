@@ -83,8 +83,7 @@ class _Iteration:
 
     def run(self) -> ShardedReport:
         """From the first gather until nothing is left to do."""
-        for at_s, link, bytes_per_s in self._job.changes:
-            self._engine.set_rate(link, bytes_per_s, at_s)
+        self._engine.set_rates(self._job.changes)
         self._ask()
         self._engine.run()
         report = self.report
@@ -196,7 +195,7 @@ class _Iteration:
 
     @property
     def _is_between_passes(self) -> bool:
-        """Whether a backward has ended and no forward has begun."""
+        """True where a backward has ended and no forward has begun."""
         count = self._num_computed
         return count == len(self._slots) or not self._slots[count].is_backward
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from coarse.collectives.shape import Collective
-from coarse.hardware.degradation import Degradation
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
 from coarse.protocol.fields import Says, check
@@ -93,7 +92,6 @@ class ShardedQuestion(SlowDownOptions, LinkOptions):
             sharding: The mode.
         """
         gpus_per_node = self.gpus_per_node or len(machine.tree.gpus)
-        degradations: tuple[Degradation, ...] = self.changes_of_links
         return ShardedScenario(
             machine=machine,
             model_name=own.name if own else self.model,
@@ -118,6 +116,6 @@ class ShardedQuestion(SlowDownOptions, LinkOptions):
             reduces_each=self.reduce_each,
             disturbances=Disturbances(
                 slow_downs=self.slow_downs_of(self.num_nodes * gpus_per_node), jitter=self.chance(),
-                degradations=degradations, num_iterations=self.num_iterations,
+                degradations=self.changes_of_links, num_iterations=self.num_iterations,
             ),
         )  # fmt: skip

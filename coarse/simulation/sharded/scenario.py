@@ -234,7 +234,7 @@ class ShardedScenario:
         return self.disturbances.num_iterations if self.disturbances.are_unlike else 1
 
     def factors(self, iteration: int) -> tuple[float, ...]:
-        """How many times longer each GPU computes in an iteration than `units` say, which are of the slowest node."""
+        """Return each GPU's factor in an iteration on the times of `units`, which are the slowest node's."""
         slowest, per_node = self._slowest_node, self.gpus_per_node
         of_nodes = [self.machine.compute_slow_down(node) / slowest for node in range(self.num_nodes)]
         own = self.disturbances.factors(self.num_gpus, iteration)

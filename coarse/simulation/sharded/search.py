@@ -21,7 +21,7 @@ _ALIKE = 1e-9
 
 
 class Prefetch(enum.StrEnum):
-    """What is gathered while another unit is computed (FSDP 3.3.2 and 3.3.3)."""
+    """Passes in which a unit is gathered while another is computed (FSDP 3.3.2 and 3.3.3)."""
 
     BOTH = "both"
     """The next unit, in forward and in backward: as live, and FSDP's default."""
@@ -81,7 +81,7 @@ class Searched:
 
     @property
     def ahead(self) -> float:
-        """How many times as many samples/s the first has as the second; 1 where there is no second."""
+        """Samples/s of the first over those of the second; 1 where there is no second."""
         return self.found[0].samples_per_s / self.found[1].samples_per_s if len(self.found) > 1 else 1.0
 
 
@@ -101,7 +101,7 @@ def plans_of(asked: ShardedScenario) -> Iterator[ShardedPlan]:
 
 
 def _is_needless(plan: ShardedPlan, *, has_root: bool) -> bool:
-    """Whether it is another plan, said otherwise: nothing is gathered, or all of it once, as the root's unit."""
+    """Return whether a plan is another one said otherwise: nothing is gathered, or all once, as the root's unit."""
     is_plain = plan.reshards and plan.prefetch is Prefetch.BOTH
     gathers_once = plan.factor == 1 or (plan.blocks_per_unit == 0 and has_root)
     return gathers_once and not is_plain

@@ -96,7 +96,7 @@ def units_of(
 
 
 class TrainedPart(NamedTuple):
-    """What of a layer is trained."""
+    """Trained part of a layer."""
 
     numel: int
     products: float
@@ -104,7 +104,7 @@ class TrainedPart(NamedTuple):
 
 
 def trained_parts(model: Model, frozen: Sequence[str]) -> tuple[TrainedPart, ...]:
-    """What of each layer is trained, where patterns with * and ? name parameters that are not.
+    """Return the trained part of each layer, where patterns with * and ? name parameters that are not trained.
 
     Autograd computes no gradients of frozen weights, and none of inputs before the first layer that has trained ones.
 
