@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-faults bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-shard-search bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-odc soak readme validate test-gpu bench-gpu clean
+.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-faults bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-shard-search bench-odc-nodes bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-odc soak readme validate test-gpu bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -176,6 +176,9 @@ bench-emulated-study: $(INSTALLED)
 # Steps on a cluster in a box, which needs root, beside the same steps emulated (five minutes).
 bench-shard-search: $(INSTALLED)
 	$(BIN)/python benchmarks/shard_search.py
+
+bench-odc-nodes: $(INSTALLED)
+	$(BIN)/python benchmarks/odc_nodes.py
 
 bench-emulated-box: $(INSTALLED)
 	$(BIN)/python benchmarks/emulated_box.py

@@ -26,6 +26,9 @@ class FabricPort(enum.IntEnum):
     PULL = 2
     DEVICES = 3
     WORKERS = 4
+    MESSAGES = 16
+    """Between devices, a record or a feature's message: it waits for those of its pair alone, since live each peer has
+    a way of its own. A ring's chunks wait for one another in DEVICES."""
     FETCH = 6
     """Between devices, asked for by the one that reads: it has a port of its own for what it fetches."""
     WRITE = 7
@@ -52,16 +55,18 @@ class FabricPort(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """Return the name as users read it."""
-        return self.name.lower()
+        """Return the name as users read it, which is one for all that devices send."""
+        return "devices" if self is FabricPort.MESSAGES else self.name.lower()
 
-    def queue(self, source: int, target: int) -> tuple[int, int]:
+    def queue(self, source: int, target: int) -> tuple[int, ...]:
         """In which queue of which sender, or reader, a transfer waits for its turn."""
         match self:
             case FabricPort.PULL | FabricPort.FETCH:
                 return self, target
             case FabricPort.WRITE:
                 return FabricPort.DEVICES, source
+            case FabricPort.MESSAGES:
+                return self, source, target
         return self, source
 
 

@@ -95,7 +95,7 @@ class FabricModel:
         self._worker_nodes = worker_nodes
         self._charged: Counter[FabricPort] = Counter()
         self._recent: deque[Charged] = deque(maxlen=_MOST_RECENT)
-        self._free_s: dict[tuple[int, int], float] = {}
+        self._free_s: dict[tuple[int, ...], float] = {}
         """End of what a queue has done last."""
         self._begin_time(Engine(site.links))
         self._num_transfers = self._num_late = self._num_submitted = 0
@@ -162,10 +162,13 @@ class FabricModel:
     def report(self) -> FabricReport:
         """Return the account so far."""
         moved = tuple(float(self._engine.bytes_moved(link)) for link in range(len(self._site.links)))
-        charged = tuple((way.label, nbytes) for way, nbytes in sorted(self._charged.items()))
+        charged: Counter[str] = Counter()
+        for way, nbytes in sorted(self._charged.items()):
+            charged[way.label] += nbytes
         return FabricReport(
-            self._num_transfers, self._num_late, self._worst_late_s, moved, charged=charged, recent=(*self._recent,)
-        )
+            self._num_transfers, self._num_late, self._worst_late_s, moved, charged=(*charged.items(),),
+            recent=(*self._recent,),
+        )  # fmt: skip
 
     # --- records without bytes
 
@@ -266,7 +269,7 @@ class FabricModel:
                 return self._site.load[source, target]
             case FabricPort.STORE:
                 return self._site.store[source, target]
-            case FabricPort.DEVICES | FabricPort.FETCH | FabricPort.WRITE:
+            case FabricPort.DEVICES | FabricPort.MESSAGES | FabricPort.FETCH | FabricPort.WRITE:
                 return self._site.between_devices[source, target]
             case FabricPort.WORKERS:
                 return self._site.between_workers[source, target]

@@ -120,9 +120,11 @@ class EmulatedMailbox(Mailbox):
             self.send(peer, record)
         self.ring_bells()
 
-    def send_message(self, nbytes: int, source: int, target: int, endpoint: int, frame: bytes, priority: int) -> None:
-        """Bytes of a device are on their way to another, which hears of them by `on_message`."""
-        self._submit(FabricPort.DEVICES, nbytes, source, target, endpoint, frame, priority)
+    def send_message(
+        self, way: FabricPort, nbytes: int, source: int, target: int, endpoint: int, frame: bytes, priority: int
+    ) -> None:
+        """Put bytes of a device on their way to another, which hears of them by `on_message`."""
+        self._submit(way, nbytes, source, target, endpoint, frame, priority)
 
     def spend(
         self, way: FabricPort, nbytes: int, source: int, target: int, then: Then, *, at_s: float | None = None,
@@ -255,7 +257,7 @@ class EmulatedMailbox(Mailbox):
             self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
             if delivery.peer == self.endpoint:
                 self._then.pop(int.from_bytes(delivery.frame[:NUMBER_BYTES], "little"))(delivery.due_s)
-            elif delivery.way is FabricPort.DEVICES:
+            elif delivery.way in (FabricPort.DEVICES, FabricPort.MESSAGES):
                 assert self.on_message is not None
                 self.on_message(delivery)
             else:

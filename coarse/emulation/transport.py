@@ -56,15 +56,15 @@ class EmulatedTransport:
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
         """See DeviceTransport: with a token through the fabric. A ring's chunk travels without its header."""
         self._carrier.send(device, tag, payload)
-        box, nbytes, priority = self._box, payload.nbytes, 0
+        box, nbytes, priority, way = self._box, payload.nbytes, 0, FabricPort.MESSAGES
         if tag == Tag.RING:
-            nbytes -= RING_HEADER_BYTES
+            nbytes, way = nbytes - RING_HEADER_BYTES, FabricPort.DEVICES
             priority = box.places.descriptor(_header(payload).key).priority
         elif self._charged is not None:
             nbytes = self._charged
         number = self._num_sent[device] = self._num_sent.get(device, -1) + 1
         endpoint = self._first_device + device
-        box.send_message(nbytes, self._proxy.device, device, endpoint, _NUMBER.pack(number), priority)
+        box.send_message(way, nbytes, self._proxy.device, device, endpoint, _NUMBER.pack(number), priority)
 
     @contextmanager
     def charging(self, nbytes: int) -> Iterator[None]:

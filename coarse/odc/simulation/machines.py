@@ -3,7 +3,8 @@
 
 What bytes move, and when, is as in a live job; how long that takes say its costs (coarse.odc.costs) and a site's links
 and adders. Each device carries out its steps one after another. A record takes no time of its own, but comes behind the
-bytes that its sender has sent to the same endpoint before. Workers compute in turn what they are given, by seconds.
+bytes that its sender has sent to the same endpoint before; messages to unlike devices overlap. Workers compute in turn
+what they are given, by seconds.
 """
 
 from collections import defaultdict, deque
@@ -310,7 +311,7 @@ class SimulatedOdc:
         self._follow()
 
     def _send(self, device: int, step: OdcSend, cost: Cost) -> None:
-        """Bytes arrive in the order in which they were sent."""
+        """Send bytes: those of a pair arrive in their order, and pairs share the links, as they do live."""
         record: OdcShards | OdcRows | OdcSums = step.record
         pair = self._num_clients + device, self._num_clients + step.device
         self._under_way[pair].append([])
@@ -322,7 +323,7 @@ class SimulatedOdc:
             self._arrived(*pair)
 
         path = self._site.between_devices[device, step.device]
-        self._engine.move(("ring", device), path, cost.amount, arrived)
+        self._engine.move(("ring", device, step.device), path, cost.amount, arrived)
 
 
 def _acts(given: Sequence[Act] | Sequence[Microbatch], trained: Sequence[bool]) -> list[Act]:

@@ -13,7 +13,7 @@ from coarse.simulation.sites import Site
 
 SITE = Site(
     links=(Link(name="a", latency_s=1.0, bytes_per_s=10.0), Link(name="b", latency_s=0.0, bytes_per_s=5.0)),
-    push={(0, 0): (0,), (1, 0): (1,)}, pull={(0, 0): (0,)}, between_devices={(0, 0): (1,)},
+    push={(0, 0): (0,), (1, 0): (1,)}, pull={(0, 0): (0,)}, between_devices={(0, 0): (1,), (0, 1): (0,)},
     between_workers={(0, 1): (0,), (1, 0): (1,)}, adder_bytes_per_s=4.0,
 )  # fmt: skip
 DEVICE = 2
@@ -48,6 +48,19 @@ def test_a_transfer_takes_its_latency_and_its_bytes_and_one_port_sends_one_after
     run.submit(FabricPort.PUSH, 2.0, 10, frame=b"second")
     run.model.advance(math.inf)
     assert run.handed_on() == [(5.0, b"first"), (6.0, b"second")]
+
+
+def test_messages_to_unlike_devices_overlap_and_a_rings_chunks_do_not():
+    found = {}
+    for way in (FabricPort.MESSAGES, FabricPort.DEVICES):
+        run = Run()
+        for target in (0, 1, 0):
+            run.submit(way, 0.0, 10, peer=DEVICE, target=target, endpoint=DEVICE + 1, frame=bytes([target]))
+        run.model.advance(math.inf)
+        found[way] = run.handed_on()
+        assert run.model.report().charged == (("devices", 30),)
+    assert found[FabricPort.MESSAGES] == [(2.0, b"\0"), (2.0, b"\1"), (4.0, b"\0")]
+    assert found[FabricPort.DEVICES] == [(2.0, b"\0"), (3.0, b"\1"), (5.0, b"\0")]
 
 
 def test_of_those_that_wait_at_a_port_the_most_urgent_goes_first():

@@ -102,3 +102,14 @@ def test_minibatches_follow_one_another_for_any_counts():
     for counts in itertools.product((0, 1, 3), repeat=3):
         work = [[[1.0] * count for count in counts], [[1.0] * count for count in reversed(counts)]]
         assert run((0, 0, 1), work).ended_s == pytest.approx((max(counts), 2 * max(counts)), abs=1e-9)
+
+
+def test_messages_of_a_device_to_several_nodes_overlap_as_they_do_live():
+    """So the links of each of many nodes are as busy as those of each of two. A device that sent one message after the
+    other left them idle for a quarter of the time on 4 nodes and for longer on 8."""
+    def per_byte_s(num_nodes: int) -> float:
+        found = run(tuple(range(num_nodes)), [[[0.0] * 2] * num_nodes] * 2, {"node_bytes_per_s": 1e6})
+        return found.ended_s[1] / found.sent_bytes[0]
+
+    of_two = per_byte_s(2)
+    assert [per_byte_s(num_nodes) for num_nodes in (3, 4, 8)] == pytest.approx([of_two] * 3, rel=0.05)
