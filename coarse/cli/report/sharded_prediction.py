@@ -114,6 +114,7 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
     """
     scenario = sharded_scenario(scenarios, mode)
     report: ShardedReport | PredictedIteration
+    notes: list[str] = []
     if mode.meets:
         memory = scenario.require_fit()
         reports = scenario.runs()
@@ -123,8 +124,9 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
     else:
         report = _predicted(scenario, mode)
         memory, uses, iterations_s = report.memory, [*report.uses], report.iterations_s
+        notes += report.notes
     disturbances = scenario.disturbances
-    notes = disturbed_notes(
+    notes += disturbed_notes(
         name_of(mode), iterations_s, disturbances.jitter, has_changes=bool(disturbances.degradations)
     )
     return ShardedOutcome(

@@ -1,25 +1,27 @@
 # Pure: no MPI, threads, clock or environment.
-"""Mode odc on a machine: minibatches of one microbatch, by the machines that run live."""
+"""Mode odc on a machine: minibatches of one microbatch, by the machines that run live, of all nodes or of some."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
-from coarse.errors import ConfigError
 from coarse.odc.layout import OdcDeclaration, OdcUnit
-from coarse.odc.simulation.machines import Microbatch, SimulatedOdc
+from coarse.odc.simulation.machines import Microbatch, OdcRun, SimulatedOdc
 from coarse.odc.simulation.sites import host_site
+from coarse.odc.simulation.stand_ins import NUM_STAND_INS, StandIns
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.simulation.sharded.report import PredictedIteration
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import Unit
+from coarse.simulation.sites import Site
 from coarse.strategy.builtin import Coarse
 from coarse.strategy.sharding import SUM_TOP, Sum
 
-MOST_WORKERS = 128
-"""Each of them is simulated, and every piece of each. No few nodes can stand for many, since a device sends one piece
-after the other, and the more nodes there are, the longer one waits for those to other nodes."""
+MOST_WORKERS, MOST_NODES = 128, 8
+"""So many are simulated one by one, with every piece of each, since all pairs of nodes share the links at once; where
+there are more, some nodes stand for all (StandIns)."""
 _MINIBATCHES = 2
 """At least; the last is shown."""
 _NUM_SLOTS = 4
@@ -30,16 +32,49 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
     """Simulate minibatches of a scenario in mode odc, with a memory device on each node, int64 sums and no cache.
 
     Raises:
-        ConfigError: more workers than are simulated.
         CapacityError: a GPU's memory is too small.
     """
-    num_workers, num_nodes = scenario.num_gpus, scenario.num_nodes
-    if num_workers > MOST_WORKERS:
-        raise ConfigError(
-            f"mode odc is simulated worker by worker, up to {MOST_WORKERS}, got {num_workers}; ask for fewer",
-            key="workers",
-        )
-    memory = scenario.require_fit()
+    scenario.require_fit()
+    is_large = scenario.num_gpus > MOST_WORKERS or scenario.num_nodes > MOST_NODES
+    if is_large and scenario.num_nodes > NUM_STAND_INS:
+        return simulate_stand_ins(scenario)
+    return simulate_each(scenario)
+
+
+def simulate_each(scenario: ShardedScenario) -> PredictedIteration:
+    """Simulate every worker."""
+    factors = _all_factors(scenario)
+    site = host_site(scenario.machine, range(scenario.num_nodes), scenario.gpus_per_node)
+    run = _simulated(scenario, site, scenario.num_nodes, factors)
+    return _predicted(scenario, run, factors[-1], [1.0] * scenario.num_nodes)
+
+
+def simulate_stand_ins(scenario: ShardedScenario) -> PredictedIteration:
+    """Simulate some nodes that stand for all."""
+    stand_ins = StandIns(
+        scenario.machine, scenario.num_nodes, scenario.gpus_per_node, scenario.disturbances.degradations
+    )
+    factors, num_nodes = _all_factors(scenario), len(stand_ins.nodes)
+    run = _simulated(scenario, stand_ins.site(), num_nodes, [stand_ins.factors(each) for each in factors])
+    found = _predicted(scenario, run, factors[-1], stand_ins.weights)
+    note = (
+        f"odc: {num_nodes} nodes with {num_nodes * scenario.gpus_per_node} workers were simulated, which stand for "
+        f"{scenario.num_nodes} with {scenario.num_gpus}."
+    )
+    uses = tuple((name, nbytes / stand_ins.far_share) for name, nbytes in found.uses)
+    return replace(found, uses=uses, notes=(note,))
+
+
+def _all_factors(scenario: ShardedScenario) -> list[tuple[float, ...]]:
+    """Return each worker's factor on compute, by minibatch."""
+    return [scenario.factors(iteration) for iteration in range(max(_MINIBATCHES, scenario.num_unlike))]
+
+
+def _simulated(
+    scenario: ShardedScenario, site: Site, num_nodes: int, factors: Sequence[Sequence[float]]
+) -> OdcRun:
+    """Run the minibatches of nodes on a site."""
+    num_workers, units = num_nodes * scenario.gpus_per_node, scenario.units
     nodes = tuple(worker // scenario.gpus_per_node for worker in range(num_workers))
     placement = Placement(
         client_nodes=nodes,
@@ -50,7 +85,6 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
         num_sync_groups=1,
     )
     dtype = DType.BFLOAT16 if scenario.precision.itemsize == 2 else DType.FLOAT32
-    units = scenario.units
     declaration = OdcDeclaration(
         members=tuple(range(num_workers)),
         units=tuple(_declared(unit, num_workers, dtype) for unit in units),
@@ -59,19 +93,31 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
         top=SUM_TOP,
         num_slots=_NUM_SLOTS,
     )
-    site = host_site(scenario.machine, num_nodes, scenario.gpus_per_node)
-    count = max(_MINIBATCHES, scenario.num_unlike)
-    factors = [scenario.factors(iteration) for iteration in range(count)]
     work = [[[_microbatch(units, factor)] for factor in each] for each in factors]
-    changes = scenario.disturbances.changes(site.links)
-    run = SimulatedOdc(placement, declaration, site, changes).run(work)
+    return SimulatedOdc(placement, declaration, site, scenario.disturbances.changes(site.links)).run(work)
+
+
+def _predicted(
+    scenario: ShardedScenario, run: OdcRun, factors: Sequence[float], weights: Sequence[float]
+) -> PredictedIteration:
+    """Return the last minibatch.
+
+    Args:
+        scenario: All workers.
+        run: Minibatches of those that were simulated.
+        factors: Of all workers in the last minibatch.
+        weights: By simulated node how many it stands for.
+    """
+    units, per_node = scenario.units, scenario.gpus_per_node
     iterations_s = tuple(end - begin for begin, end in pairwise((0.0, *run.ended_s)))
+    waited_s = [run.ended_s[-1] - called_s for called_s in run.called_s[-1]]
+    weighted_s = sum(weights[place // per_node] * each_s for place, each_s in enumerate(waited_s))
     return PredictedIteration(
         iteration_s=iterations_s[-1],
-        compute_s=fmean(factors[-1]) * sum(unit.forward_s + unit.backward_s for unit in units),
-        idle_s=fmean(run.ended_s[-1] - called_s for called_s in run.called_s[-1]),
-        uses=(("a node to others", max(run.sent_bytes) / count),),
-        memory=memory,
+        compute_s=fmean(factors) * sum(unit.forward_s + unit.backward_s for unit in units),
+        idle_s=weighted_s / scenario.num_gpus,
+        uses=(("a node to others", max(run.sent_bytes) / len(run.ended_s)),),
+        memory=scenario.require_fit(),
         iterations_s=iterations_s if scenario.disturbances.are_unlike else (),
     )
 

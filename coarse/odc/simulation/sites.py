@@ -2,6 +2,7 @@
 """Sites of on-demand communication: a memory device on each node, on a machine or where little takes time."""
 
 import math
+from collections.abc import Sequence
 
 from coarse.hardware.links import Link
 from coarse.hardware.machine import Machine
@@ -12,23 +13,29 @@ _NO_TIME = 1e15
 """Bytes/s of what takes no time."""
 
 
-def host_site(machine: Machine, num_nodes: int, gpus_per_node: int) -> Site:
+def host_site(machine: Machine, nodes: Sequence[int], gpus_per_node: int) -> Site:
     """Return the links of a machine whose GPUs are workers, in order, and whose memory device of a node is its host.
 
     Each GPU reads and writes by its way from and to the host's memory; a node sends over the way between the first GPUs
     of two nodes; a device adds as the machine's adders do.
+
+    Args:
+        machine: All nodes.
+        nodes: Those of the job, in the order of its devices.
+        gpus_per_node: Workers of each.
     """
+    num_gpus = len(machine.tree.gpus)
     workers = [
-        (node * gpus_per_node + place, node, f"gpu{node * len(machine.tree.gpus) + place}")
-        for node in range(num_nodes) for place in range(gpus_per_node)
+        (device * gpus_per_node + place, device, f"gpu{node * num_gpus + place}")
+        for device, node in enumerate(nodes) for place in range(gpus_per_node)
     ]  # fmt: skip
-    nodes = [(a, b) for a in range(num_nodes) for b in range(num_nodes) if a != b]
-    first = [f"gpu{node * len(machine.tree.gpus)}" for node in range(num_nodes)]
+    pairs = [(a, b) for a in range(len(nodes)) for b in range(len(nodes)) if a != b]
+    first = [f"gpu{node * num_gpus}" for node in nodes]
     return Site(
         links=machine.links,
-        push={(worker, node): machine.host_path(gpu, to_host=True) for worker, node, gpu in workers},
-        pull={(worker, node): machine.host_path(gpu, to_host=False) for worker, node, gpu in workers},
-        between_devices={(a, b): machine.path(first[a], first[b]) for a, b in nodes},
+        push={(worker, device): machine.host_path(gpu, to_host=True) for worker, device, gpu in workers},
+        pull={(worker, device): machine.host_path(gpu, to_host=False) for worker, device, gpu in workers},
+        between_devices={(a, b): machine.path(first[a], first[b]) for a, b in pairs},
         between_workers={},
         adder_bytes_per_s=machine.memory_device.adder_bytes_per_s,
     )

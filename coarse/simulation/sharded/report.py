@@ -67,6 +67,8 @@ class PredictedIteration:
     """What workers wait for slower ones, in the mean."""
     iterations_s: tuple[float, ...] = ()
     """Seconds of each iteration that counts, where they may differ; the numbers above are of the last."""
+    notes: tuple[str, ...] = ()
+    """Sentences for who reads the numbers."""
 
     @property
     def exposed_s(self) -> float:

@@ -72,7 +72,7 @@ def test_units_may_take_unlike_times():
 
 def test_a_host_is_its_nodes_memory_device():
     machine = replace(load_preset("fcdp-a40-10gbe"), num_nodes=2)
-    site = host_site(machine, 2, 4)
+    site = host_site(machine, (0, 1), 4)
     assert site.pull[5, 1] == machine.host_path("gpu9", to_host=False)
     assert site.push[5, 1] == machine.host_path("gpu9", to_host=True)
     assert site.between_devices[0, 1] == machine.path("gpu0", "gpu8")
