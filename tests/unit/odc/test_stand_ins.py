@@ -38,7 +38,8 @@ def difference(of, by="iteration_s"):
 
 @pytest.mark.parametrize(("num_nodes", "per_node", "model"), [
     (8, 1, "4x512x8"), (8, 2, "2x1024x8"), (8, 4, "4x512x8"), (10, 1, "4x512x8"),
-    pytest.param(16, 1, "4x512x8", marks=pytest.mark.test_all), pytest.param(8, 8, "2x512x8", marks=pytest.mark.test_all),
+    pytest.param(16, 1, "4x512x8", marks=pytest.mark.test_all),
+    pytest.param(8, 8, "2x512x8", marks=pytest.mark.test_all),
 ])  # fmt: skip
 @pytest.mark.parametrize("what", ["quiet", "straggler", "jitter", "slow node"])
 def test_where_compute_takes_half_of_the_time_they_take_what_all_take(num_nodes, per_node, model, what):
