@@ -21,6 +21,8 @@ class Engine:
 
     def __init__(self, links: Sequence[Link], ports: Ports | None = None) -> None:
         self._ports = Ports(links) if ports is None else ports
+        self._has_links = bool(links) or ports is not None
+        """Whether links may change their rates, so that something happens on them where nothing moves."""
         self._due: list[tuple[float, int, Action]] = []
         self._moving: dict[int, Action] = {}
         self._num_asked = 0
@@ -47,7 +49,8 @@ class Engine:
         if begin_s < self.now_s:
             begin_s = self.now_s
         done_s = self._free_s[processor] = begin_s + seconds
-        self.at(done_s, action)
+        self._num_asked += 1
+        heapq.heappush(self._due, (done_s, self._num_asked, action))
 
     def free_s(self, processor: Hashable) -> float:
         """When a processor has done, or will have done, all that it was given so far."""
@@ -110,7 +113,7 @@ class Engine:
         ports, due, moving = self._ports, self._due, self._moving
         while True:
             is_due = due and due[0][0] < self._before_s
-            ended = ports.next_ended(due[0][0] if is_due else self._last_s)
+            ended = ports.next_ended(due[0][0] if is_due else self._last_s) if moving or self._has_links else ()
             if ended:
                 for self.now_s, transfer in ended:
                     self.num_events += 1

@@ -7,6 +7,7 @@ Inputs: a worker's pace, its card, and the node's disks. Outcome: steps.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from coarse.luwu.simulation.cluster import PagedCluster, PagedTraining
 from coarse.luwu.simulation.training import simulate
@@ -44,16 +45,22 @@ def training_of(name: str, micro_batch: int, flops_per_token: int = 6) -> PagedT
     )  # fmt: skip
 
 
+@cache
+def took_s(cluster: PagedCluster, training: PagedTraining) -> float:
+    """Return the seconds of a step, simulated once for all rows and tables."""
+    return simulate(cluster, training).step_s
+
+
 def step_s(num_disks: int, micro_batch: int) -> float:
     """Of OPT-175B."""
-    return simulate(replace(CLUSTER, num_disks=num_disks), training_of("175B", micro_batch)).step_s
+    return took_s(replace(CLUSTER, num_disks=num_disks), training_of("175B", micro_batch))
 
 
 def crossover(flops_per_token: int) -> int:
     """The least micro-batch at which 12 disks leave the workers' compute alone."""
     for micro_batch in range(8, 33):
         training = training_of("175B", micro_batch, flops_per_token)
-        if simulate(CLUSTER, training).step_s <= CLOSE * training.compute_s(CLUSTER):
+        if took_s(CLUSTER, training) <= CLOSE * training.compute_s(CLUSTER):
             return micro_batch
     raise AssertionError("compute never bounds")
 
@@ -94,11 +101,11 @@ def models_table() -> list[list[str]]:
     lines = [["model", "micro-batch", "step s", "TFLOPS of a worker", "slowest"]]
     for name, micro_batch in (("30B", 64), ("66B", 48), ("175B", 32), ("276B", 24), ("505B", 16), ("1T", 8)):
         training = training_of(name, micro_batch)
-        took_s = simulate(CLUSTER, training).step_s
-        attained = training.compute_s(CLUSTER) / took_s * PEAK_FLOPS
+        simulated_s = took_s(CLUSTER, training)
+        attained = training.compute_s(CLUSTER) / simulated_s * PEAK_FLOPS
         times = {what: getattr(training, f"{what}_s")(CLUSTER) for what in ("compute", "network", "disk")}
         slowest = max(times, key=lambda what: times[what])
-        lines.append([name, str(micro_batch), f"{took_s:.1f}", f"{attained / 1e12:.0f}", slowest])
+        lines.append([name, str(micro_batch), f"{simulated_s:.1f}", f"{attained / 1e12:.0f}", slowest])
     return lines
 
 

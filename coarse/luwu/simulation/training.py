@@ -8,11 +8,11 @@ crosses the optimizer node's link once each way, however many workers there are.
 
 import json
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coarse.luwu.costs import COSTS
 from coarse.luwu.simulation.cluster import PagedCluster, Trained
@@ -33,7 +33,7 @@ from coarse.luwu.store.layout import DiskLayout
 from coarse.luwu.store.operations import GRADIENTS, EndPass, Freeze, Operation, OperationLog, Pull, Push, Step
 from coarse.luwu.store.optimizer import PagedOptimizer, Rules
 from coarse.luwu.store.queues import FolderQueues, Priority
-from coarse.protocol.costs import Way, cost_of
+from coarse.protocol.costs import cost_of
 from coarse.simulation.engine import Engine
 
 DEPTH = 4
@@ -46,6 +46,7 @@ _WARM_UP_STEPS = 2
 LEAST_STEPS = _WARM_UP_STEPS + 1
 NUM_STEPS = 5
 """Those of a simulation where nothing is said."""
+DiskWork = ReadPulled | ReadImage | WriteImage
 _PRIORITIES = {
     ReadPulled: Priority.READ_PARAMETERS, ReadImage: Priority.READ_STATES, WriteImage: Priority.WRITE_STATES,
 }  # fmt: skip
@@ -96,7 +97,15 @@ class SimulatedTraining:
             resumed=Commit(sequence=0, run="", step=0, units=versions, workers=(b"",)),
         )  # fmt: skip
         self._log = OperationLog(1)
-        self._queues: list[FolderQueues[Instruction]] = [FolderQueues(DEPTH) for _ in range(cluster.num_disks)]
+        self._folder_of = {chunk: self._layout.place(*chunk, 0).folder for chunk in self._layout.chunks()}
+        self._queues: list[FolderQueues[DiskWork]] = [FolderQueues(DEPTH) for _ in range(cluster.num_disks)]
+        self._took_s: dict[tuple[type, int, int], float] = {}
+        """Seconds of what a disk or the kernel does, by kind, unit and chunk."""
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ReadPulled: self._queue, ReadImage: self._queue, WriteImage: self._queue, AddSum: self._add,
+            Update: self._update, Offer: self._offer, Consumed: self._consumed, Sync: self._done,
+            Prepared: self._prepared,
+        }  # fmt: skip
         self._engine = Engine([])
         for change in changes:
             self._engine.at(change.at_s, partial(self._change, change))
@@ -106,6 +115,8 @@ class SimulatedTraining:
         self._num_pulled = self._num_computed = 0
         """Blocks, over all steps."""
         self._is_computing = False
+        self._is_settled = False
+        """Whether the worker has gone on as far as it can with what is there."""
         self._leaving: deque[int] = deque()
         """Pushes that are not consumed, and of each how many chunks are left."""
         self._num_pushes = 0
@@ -127,7 +138,10 @@ class SimulatedTraining:
     # --- the worker
 
     def _go_on(self) -> None:
-        """Pull ahead, and compute what is there."""
+        """Pull ahead, and compute what is there, where something has changed for the worker."""
+        if self._is_settled:
+            return
+        self._is_settled = True
         while self._num_pulled < min(self._num_computed + BLOCKS_HELD, len(self._order) * self._num_steps):
             place = self._num_pulled % len(self._order)
             self._ask(Pull(self._order[place]))
@@ -144,14 +158,19 @@ class SimulatedTraining:
         took_s *= self._paces[self._num_computed // len(self._order)]
         self._is_computing = True
         self._chunks_ahead -= self._num_chunks[unit]
-        self._work("worker", took_s, partial(self._computed, place, is_backward=is_backward))
+        self._engine.work("worker", took_s, partial(self._computed, place, is_backward=is_backward))
 
     def _computed(self, place: int, *, is_backward: bool) -> None:
-        self._is_computing = False
+        self._is_computing = self._is_settled = False
         self._num_computed += 1
-        if not is_backward:
+        if is_backward:
+            self._push(place)
+        else:
             self._move_input("up")
-            return
+        self._go_on()
+
+    def _push(self, place: int) -> None:
+        """Send a block's gradients, and ask for the step after the last ones."""
         if place == self._training.num_blocks:
             self._ask(Freeze(_SETTINGS, 1))
         unit = self._order[place]
@@ -161,7 +180,7 @@ class SimulatedTraining:
         self._leaving.append(self._num_chunks[unit])
         for chunk, (begin, end) in enumerate(self._model.chunks(unit)):
             took_s = 2 * (end - begin) / self._link_bytes_per_s["up"]
-            self._work("up", took_s, partial(self._arrived, push, chunk))
+            self._engine.work("up", took_s, partial(self._arrived, push, chunk))
         if place == len(self._order) - 1:
             step = len(self.step_ends_s) + 1
             self._ask(EndPass())
@@ -172,7 +191,7 @@ class SimulatedTraining:
         """A block's input goes to the host, or comes back beside its parameters; nothing but the bus waits for it."""
         if self._training.input_bytes:
             took_s = self._training.input_bytes / self._link_bytes_per_s[direction]
-            self._work(direction, took_s, lambda: None)
+            self._engine.work(direction, took_s, _nothing)
 
     def _ask(self, operation: Operation, present: int = 0) -> None:
         asked, is_first = self._log.on_asked(0, operation, present)
@@ -182,61 +201,73 @@ class SimulatedTraining:
 
     def _carry(self, instructions: list[Instruction]) -> None:
         for one in instructions:
-            match one:
-                case ReadPulled() | ReadImage() | WriteImage():
-                    folder = self._layout.place(one.unit, one.chunk, 0).folder
-                    self._queues[folder].put(_PRIORITIES[type(one)], one)
-                    self._begin(folder)
-                case AddSum():
-                    self._carry(self._optimizer.on_added(one, 0.0))
-                case Update():
-                    elements = cost_of(COSTS, one, self._model).amount
-                    self._work("kernel", elements / self._cluster.updates_per_s, partial(self._done, one))
-                case Offer(number, unit, chunk):
-                    begin, end = self._model.elements(unit, chunk)
-                    took_s = 2 * (end - begin) / self._link_bytes_per_s["down"]
-                    self._work("down", took_s, partial(self._pulled, number))
-                case Consumed():
-                    self._leaving[0] -= 1
-                    if not self._leaving[0]:
-                        self._leaving.popleft()
-                case Sync():
-                    self._done(one)
-                case Prepared():
-                    self._carry(self._optimizer.on_committed())
-                case _:
-                    raise AssertionError(one)
+            self._handlers[type(one)](one)
 
-    def _arrived(self, push: int, chunk: int) -> None:
-        self._carry(self._optimizer.on_full(push, chunk))
+    def _queue(self, one: DiskWork) -> None:
+        folder = self._folder_of[one.unit, one.chunk]
+        self._queues[folder].put(_PRIORITIES[type(one)], one)
+        self._begin(folder)
 
-    def _pulled(self, number: int) -> None:
-        self._chunks_ahead += 1
-        self._carry(self._optimizer.on_freed(number + 1))
+    def _add(self, one: AddSum) -> None:
+        self._carry(self._optimizer.on_added(one, 0.0))
+
+    def _update(self, one: Update) -> None:
+        self._engine.work("kernel", self._seconds(one, self._cluster.updates_per_s), partial(self._ended, one))
+
+    def _offer(self, one: Offer) -> None:
+        begin, end = self._model.elements(one.unit, one.chunk)
+        took_s = 2 * (end - begin) / self._link_bytes_per_s["down"]
+        self._engine.work("down", took_s, partial(self._pulled, one.number))
+
+    def _consumed(self, _: Consumed) -> None:
+        self._leaving[0] -= 1
+        if not self._leaving[0]:
+            self._leaving.popleft()
+            self._is_settled = False
+
+    def _prepared(self, _: Prepared) -> None:
+        self._carry(self._optimizer.on_committed())
+
+    def _seconds(self, one: DiskWork | Update, amounts_per_s: float) -> float:
+        """Return the seconds of an instruction, which all of its kind take with the same chunk."""
+        key = type(one), one.unit, one.chunk
+        took_s = self._took_s.get(key)
+        if took_s is None:
+            took_s = self._took_s[key] = cost_of(COSTS, one, self._model).amount / amounts_per_s
+        return took_s
 
     def _done(self, one: Instruction) -> None:
         self._carry(self._optimizer.on_done(one))
 
     def _begin(self, folder: int) -> None:
         for one in self._queues[folder].start():
-            assert isinstance(one, ReadPulled | ReadImage | WriteImage)
-            way, nbytes, *_ = cost_of(COSTS, one, self._model)
-            took_s = nbytes / self._cluster.disk_bytes_per_s
-            self._work((folder, way is Way.WRITES), took_s, partial(self._accessed, folder, one))
+            took_s = self._seconds(one, self._cluster.disk_bytes_per_s)
+            self._engine.work((folder, type(one) is WriteImage), took_s, partial(self._accessed, folder, one))
 
-    def _accessed(self, folder: int, one: Instruction) -> None:
+    # --- what has taken its time: a turn at a processor, a link's direction or a disk's; then the worker goes on
+
+    def _arrived(self, push: int, chunk: int) -> None:
+        self._carry(self._optimizer.on_full(push, chunk))
+        self._go_on()
+
+    def _pulled(self, number: int) -> None:
+        self._chunks_ahead += 1
+        self._is_settled = False
+        self._carry(self._optimizer.on_freed(number + 1))
+        self._go_on()
+
+    def _accessed(self, folder: int, one: DiskWork) -> None:
         self._queues[folder].end()
         self._begin(folder)
         self._done(one)
+        self._go_on()
 
-    def _work(self, processor: Hashable, took_s: float, do: Callable[[], None]) -> None:
-        """Something that takes its turn at a processor, a link's direction or a disk's; then the worker goes on."""
+    def _ended(self, one: Instruction) -> None:
+        self._done(one)
+        self._go_on()
 
-        def done() -> None:
-            do()
-            self._go_on()
 
-        self._engine.work(processor, took_s, done)
+def _nothing() -> None: ...
 
 
 def simulate(

@@ -19,7 +19,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
@@ -140,9 +140,7 @@ class PagedModel:
     def image(self, unit: int, chunk: int) -> "ChunkImage":
         """How a chunk's bytes lie on disk."""
         begin, end = self.elements(unit, chunk)
-        return ChunkImage(
-            end - begin, self.pulled, self.num_states if self.units[unit].is_trainable else 0
-        )
+        return _image(end - begin, self.pulled, self.num_states if self.units[unit].is_trainable else 0)
 
     def pieces(self, unit: int, chunk: int) -> Iterator[Piece]:
         """What of which tensors lies in a chunk."""
@@ -200,7 +198,7 @@ class ChunkImage:
     pulled: DType
     num_states: int
 
-    @property
+    @cached_property
     def pulled_bytes(self) -> int:
         """What workers pull, without what fills the last block."""
         return self.num_elements * self.pulled.itemsize
@@ -210,7 +208,7 @@ class ChunkImage:
         """Where the header begins: behind what is pulled."""
         return _blocks(self.pulled_bytes)
 
-    @property
+    @cached_property
     def pull_nbytes(self) -> int:
         """What a pull reads, from the beginning."""
         return self.header + BLOCK_BYTES
@@ -234,6 +232,12 @@ class ChunkImage:
     def update_begin(self) -> int:
         """Where what an update reads begins: it goes on to the end."""
         return self.header if self.has_master else 0
+
+
+@lru_cache(maxsize=1 << 12)
+def _image(num_elements: int, pulled: DType, num_states: int) -> ChunkImage:
+    """One image for all chunks of a length, so that its sizes are computed once."""
+    return ChunkImage(num_elements, pulled, num_states)
 
 
 class Place(NamedTuple):

@@ -116,6 +116,8 @@ class PagedOptimizer:
         self._due: int | None = None
         """The step that is to be committed next."""
         self._is_syncing = False
+        self._unwritten = UnitState(None, None)
+        """The unit that a commit was last seen to wait for."""
         self._looks: list[tuple[int, Look]] = []
         """Operations that come before, and what is to be looked at."""
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
@@ -189,15 +191,19 @@ class PagedOptimizer:
         done: list[Instruction] = []
         while True:
             before = len(done), self._num_begun
-            done += self._update_whole()
+            if self._whole or self._sums.pushes:
+                done += self._update_whole()
             done += self._changes.go_on()
             done += self._sums.take_full()
             while self._operations and self._may_start(self._operations[0]):
                 done += self._start(self._operations.popleft())
                 self._num_begun += 1
-            done += self._sums.square_on()
-            done += self._take_looks()
-            done += self._sync()
+            if self._sums.is_squaring:
+                done += self._sums.square_on()
+            if self._looks:
+                done += self._take_looks()
+            if self._due is not None and not self._is_syncing:
+                done += self._sync(self._due)
             if (len(done), self._num_begun) == before:
                 return done
 
@@ -406,14 +412,21 @@ class PagedOptimizer:
         self._looks = waiting
         return done
 
-    def _sync(self) -> list[Instruction]:
+    def _sync(self, step: int) -> list[Instruction]:
         """Once all changes that count are written, have them on the disks."""
-        if self._due is None or self._is_syncing:
+        if _is_under_way(self._unwritten):
             return []
-        if any(known.change is not None and known.change.is_adopted for known in self._units.values()):
-            return []
+        for known in self._units.values():
+            if _is_under_way(known):
+                self._unwritten = known
+                return []
         self._is_syncing = True
-        return [Sync(self._due)]
+        return [Sync(step)]
+
+
+def _is_under_way(known: UnitState) -> bool:
+    """Whether a change of a unit counts and is not all written."""
+    return known.change is not None and known.change.is_adopted
 
 
 def _other_slot(known: UnitState) -> int:

@@ -31,10 +31,11 @@ class FolderQueues(Generic[Job]):
     def start(self) -> list[Job]:
         """The jobs that begin now."""
         started: list[Job] = []
-        for queue in self._queues:
-            while queue and self.num_running < self._depth:
-                started.append(queue.popleft())
-                self.num_running += 1
+        if self.num_running < self._depth:
+            for queue in self._queues:
+                while queue and self.num_running < self._depth:
+                    started.append(queue.popleft())
+                    self.num_running += 1
         return started
 
     def end(self) -> None:
