@@ -20,7 +20,7 @@ from heapq import heappop as _pop
 from heapq import heappush as _push
 
 from coarse.errors import ConfigError
-from coarse.hardware.fair_share import FairShares
+from coarse.hardware.fair_share import FairShares, shares_of
 from coarse.hardware.links import Link
 from coarse.hardware.ways import Draw, Way, Ways, units
 
@@ -56,7 +56,7 @@ class Fabric:
         self._num_entries = 0
         self._events: list[tuple[float, int, _Flow | None]] = []  # (when, entry, flow); None: a link's rate
         self._rate_changes: dict[int, tuple[int, float]] = {}  # entry -> (link, bytes per second)
-        self._fair_shares = FairShares(self._ways.capacity)
+        self._fair_shares = shares_of(tuple(self._ways.capacity.values()))
         self._changed: dict[int, None] = {}  # links that are shared anew before time moves on
         self._fresh: list[_Flow] = []  # flows that have no rate until then
 
@@ -210,7 +210,7 @@ class Fabric:
     def _change_rate(self, link: int, bytes_per_s: float) -> None:
         self._room[link] += units(bytes_per_s) - units(self._ways.capacity[link])
         self._uncover(self._ways.change_rate(link, bytes_per_s))
-        self._fair_shares.forget()
+        self._fair_shares = FairShares(self._ways.capacity)
         self._changed[link] = None
         for flow in list(self._users[link]):
             for each, drawn in flow.draw.drawn:
@@ -225,7 +225,6 @@ class Fabric:
     def _uncover(self, uncovered: Iterable[tuple[int, int]]) -> None:
         """Links that their covers' users have passed too are shared from now on."""
         for link, cover in uncovered:
-            self._fair_shares.forget()  # which goes by draws, and these change
             self._changed[link] = None
             for flow in self._users[cover]:
                 if link in flow.draw.every:

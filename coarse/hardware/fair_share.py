@@ -5,12 +5,15 @@ Nobody's rate, by its weight, can be raised without lowering that of somebody wh
 Gallager, Data Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that nobody else uses.
 
 [Note: remembered shares] Training repeats itself: the same sizes meet on the same paths in every iteration. Rates
-follow from the draws of those that meet and from the links that they share, so they are remembered by these.
+follow from the draws of those that meet and from the links that they share, so they are remembered by these. And
+trials of one job meet on equal links, so the fabrics of such links remember together, by what draws are and not which.
 """
 
 import heapq
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
+from itertools import count
 from typing import TypeVar
 
 from coarse.hardware.ways import Draw
@@ -24,11 +27,11 @@ class FairShares:
 
     def __init__(self, capacities: Mapping[int, float]) -> None:
         self._capacities = capacities
-        self._remembered: dict[tuple[object, ...], list[tuple[int, float]]] = {}
+        self._remembered: dict[tuple[int, ...], list[tuple[int, float]]] = {}
 
     def rates(self, draws: Sequence[Draw], links: Sequence[int]) -> Sequence[tuple[int, float]]:
         """(position in `draws`, bytes per second) of each transfer, where they share these links and no others."""
-        name = (*links, *draws)
+        name = (*links, *[draw.name or _named(draw) for draw in draws])
         rates = self._remembered.get(name)
         if rates is None:
             shared = set(links)
@@ -44,9 +47,24 @@ class FairShares:
             rates = self._remembered[name] = list(found.items())
         return rates
 
-    def forget(self) -> None:
-        """A capacity has changed."""
-        self._remembered.clear()
+
+_numbers = count(-1, -1)
+_names: dict[tuple[object, ...], int] = {}
+"""Number of draws by all that rates depend on; a number is never given again."""
+
+
+def _named(draw: Draw) -> int:
+    """Give a draw the number, below 0, of those that are alike, until its costs change."""
+    if len(_names) >= MAX_REMEMBERED_SHARES:
+        _names.clear()
+    draw.name = _names.setdefault((draw.cap, draw.weight, *draw.costs.items()), next(_numbers))
+    return draw.name
+
+
+@lru_cache(maxsize=1)
+def shares_of(capacities: tuple[float, ...]) -> FairShares:
+    """Return what is remembered of links of these capacities, by the link's number."""
+    return FairShares(dict(enumerate(capacities)))
 
 
 def max_min_rates(

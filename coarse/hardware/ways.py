@@ -23,7 +23,7 @@ UNITS_PER_BYTE = 1 << 10
 class Draw:
     """What a size takes of a path: see [Note: cost of a size]. Each is itself alone: two are never equal."""
 
-    __slots__ = ("cap", "costs", "drawn", "every", "weight")
+    __slots__ = ("cap", "costs", "drawn", "every", "name", "weight")
 
     def __init__(self, cap: float, every: dict[int, float], weight: float) -> None:
         self.cap = cap  # bytes per second, alone
@@ -31,11 +31,13 @@ class Draw:
         self.costs = every  # the same, of links that are not covered
         self.drawn: tuple[tuple[int, int], ...] = ()  # the most that it draws of each of these, in units
         self.weight = weight  # how fast its rate rises beside others'
+        self.name = 0  # what fair shares know it by, once they do
 
     def keep(self, is_covered: Sequence[bool]) -> None:
         """Take the covered links out, which may have changed."""
         self.costs = {link: cost for link, cost in self.every.items() if not is_covered[link]}
         self.drawn = tuple((link, units(self.cap * cost)) for link, cost in self.costs.items())
+        self.name = 0
 
 
 def units(bytes_per_s: float) -> int:

@@ -60,7 +60,10 @@ def _push(record: OdcPush, sizes: OdcSizes) -> Cost:
 
 def _add(step: OdcAdd, sizes: OdcSizes) -> Cost:
     nbytes = sizes.layout.declaration.piece_nbytes(step.unit, step.mask)
-    return _added([step.source], nbytes, sizes)
+    source = step.source
+    if source is None or source.device == sizes.device:
+        return Cost(Way.ADDS, nbytes)
+    return Cost(Way.ADDS, nbytes, fetched=((source.device, nbytes),))
 
 
 def _add_in_order(step: OdcAddInOrder, sizes: OdcSizes) -> Cost:

@@ -100,8 +100,16 @@ class OdcDeclaration:
 
     def piece_nbytes(self, unit: int, mask: int) -> int:
         """Bytes of one owner's row of a piece."""
-        shape = self.units[unit]
-        return shape.num_pushed(mask) * DType(shape.dtype).itemsize
+        nbytes = self._piece_nbytes.get((unit, mask))
+        if nbytes is None:
+            shape = self.units[unit]
+            nbytes = self._piece_nbytes[unit, mask] = shape.num_pushed(mask) * DType(shape.dtype).itemsize
+        return nbytes
+
+    @cached_property
+    def _piece_nbytes(self) -> dict[tuple[int, int], int]:
+        """Bytes by unit and mask, of those that were asked for: a model's passes have few masks."""
+        return {}
 
     @cached_property
     def slot_nbytes(self) -> int:
@@ -184,7 +192,7 @@ class OdcLayout:
         """See [Note: agents]."""
         if self._nodes[owner] == node:
             return owner
-        near = self.near(node)
+        near = self._near[node]
         return near[self._position[owner] % len(near)]
 
     @cached_property
@@ -302,6 +310,8 @@ class Spots:
         """`bases`: by member the offset of its region in its device's memory."""
         self._layout = layout
         self._bases = bases
+        self._sums: dict[tuple[int, int, int], Spot] = {}
+        """By node, owner and unit, those that were asked for."""
 
     def published(self, owner: int, unit: int) -> Spot:
         """An owner's publication."""
@@ -316,9 +326,13 @@ class Spots:
 
     def sums(self, node: int, owner: int, unit: int) -> Spot:
         """Where a node adds pieces for an owner."""
-        agent = self._layout.agent(node, owner)
-        region = self._layout.region(agent)
-        return self._spot(agent, region.sums[unit] if agent == owner else region.partial_sums[owner, unit])
+        spot = self._sums.get((node, owner, unit))
+        if spot is None:
+            agent = self._layout.agent(node, owner)
+            region = self._layout.region(agent)
+            offset = region.sums[unit] if agent == owner else region.partial_sums[owner, unit]
+            spot = self._sums[node, owner, unit] = self._spot(agent, offset)
+        return spot
 
     def landed(self, client: int, unit: int, landing: int, owner: int) -> Spot:
         """Where an owner's shard lies that a worker has fetched for itself."""

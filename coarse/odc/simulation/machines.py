@@ -222,11 +222,13 @@ class SimulatedOdc:
         self._follow()
 
     def _send_all(self, member: int) -> None:
-        client = self._clients[member]
-        for device, record in client.out:
+        out = self._clients[member].out
+        if not out:
+            return
+        for device, record in out:
             cost = cost_of(COSTS, record, OdcSizes(self._layout, device))
             self._send_record(member, self._num_clients + device, record, cost)
-        client.out.clear()
+        out.clear()
 
     # --- records
 
@@ -296,19 +298,23 @@ class SimulatedOdc:
 
         def fetched() -> None:
             left[0] -= 1
-            if left[0] <= 0:
-                seconds = cost.amount / self._site.adder_bytes_per_s
-                self._engine.work(("adder", device), seconds, partial(self._done, device))
+            if not left[0]:
+                self._add(device, cost.amount)
 
         for source, nbytes in cost.fetched:
             self._engine.move(("fetch", device), self._site.between_devices[source, device], nbytes, fetched)
         if not cost.fetched:
-            fetched()
+            self._add(device, cost.amount)
+
+    def _add(self, device: int, nbytes: int) -> None:
+        seconds = nbytes / self._site.adder_bytes_per_s
+        self._engine.work(("adder", device), seconds, partial(self._done, device))
 
     def _done(self, device: int) -> None:
         self._busy[device] = False
         self._carry_out(device)
-        self._follow()
+        if self._coming:
+            self._follow()
 
     def _send(self, device: int, step: OdcSend, cost: Cost) -> None:
         """Send bytes: those of a pair arrive in their order, and pairs share the links, as they do live."""

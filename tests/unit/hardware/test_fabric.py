@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coarse.errors import ConfigError
 from coarse.hardware.fabric import Fabric
-from coarse.hardware.fair_share import max_min_rates
+from coarse.hardware.fair_share import max_min_rates, shares_of
 from coarse.hardware.links import Link, path_alone_s
 
 LATENCY_S = 1e-5
@@ -185,6 +185,27 @@ def test_a_share_that_is_remembered_does_not_outlive_its_links_rate():
             fabric.start(each, (0,), 500_000, begin_s)
     fabric.set_rate(0, 5e5, 1.5)
     assert ends(fabric) == {0: 1.0, 1: 1.0, 2: pytest.approx(4.0), 3: pytest.approx(4.0)}
+
+
+def test_a_rate_that_changes_on_one_fabric_leaves_shares_of_another_of_equal_links_alone():
+    links = wires(2, bytes_per_s=100.0)
+    changed, other = Fabric(links), Fabric(links)
+    for fabric in (changed, other):
+        fabric.start(0, (0,), 100, 0.0)
+        fabric.start(1, (0, 1), 100, 0.0)
+    changed.set_rate(0, 50.0, 1.0)
+    assert ends(changed) == pytest.approx({0: 3.0, 1: 3.0})
+    assert ends(other) == pytest.approx({0: 2.0, 1: 2.0})
+
+
+@given(traffics())
+def test_what_other_fabrics_of_equal_links_remember_changes_no_bit(traffic: Traffic):
+    shares_of.cache_clear()
+    alone = ends(loaded(traffic))
+    for others in (traffic.transfers[::-1], traffic.transfers[::2]):
+        shares_of.cache_clear()
+        ends(loaded(replace(traffic, transfers=others)))
+        assert ends(loaded(traffic)) == alone
 
 
 @given(traffics())
