@@ -34,7 +34,7 @@ from coarse.protocol.units import GIB, MIB
 from coarse.storage.dax import open_dax
 from coarse.storage.existing_file import open_existing
 from coarse.storage.numa import create_on_node, require_node
-from coarse.storage.processor import cpu_flags, cpu_name, last_level_bytes
+from coarse.storage.processor import cpu_flags, cpu_name, emulation_note, last_level_bytes
 from coarse.storage.region import MemoryFile, available_bytes
 
 DEFAULT_BASE = "cxl-type3-asic"
@@ -83,6 +83,8 @@ def calibrate(
             save.write_text(calibrated_text(found, around, own_name), encoding="utf-8")
             assert load_machine(save) == calibrated_machine(found, around, own_name), "the file states another machine"
         console.print(_table(found))
+        if note := emulation_note(found.cpu):
+            _warn(note)
         if found.noise > NOISY:
             _warn(noise_note(found.noise))
         if save is not None:

@@ -14,6 +14,7 @@ from coarse.hardware.measure.noise import noise_note
 from coarse.hardware.topology_tree import PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB, LINE_BYTES
+from coarse.storage.processor import emulation_note
 
 _RISE = 0.02
 """By less than this part a rate does not rise."""
@@ -207,6 +208,8 @@ def _head(found: MemoryMeasurements, base: Machine) -> Iterator[str]:
     yield f"# What says \"measured\" was measured here; the host around it is that of {base.name}, as assumed there."
     caches = f"{found.cache_bytes / GIB:.2f} GiB" if found.cache_bytes else "of an unknown size"
     yield f"# In {found.measured_bytes / GIB:.2f} GiB of the device; last-level caches: {caches}."
+    if note := emulation_note(found.cpu):
+        yield f"# Emulated: {note}."
     yield f"# Noise: {noise_note(found.noise)}"
     for each in found.streams:
         kinds = ", ".join(f"{kind} {rate_text(rate_of(each, kind))}" for kind in ("load", "store", "copy"))
