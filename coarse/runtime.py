@@ -46,10 +46,12 @@ from coarse.transport.agreement import (
     gather_hosts,
     made_by_all,
 )
+from coarse.transport.arrival import NodeJob
 from coarse.transport.comm_world import WHOLE, lack_of_threads
 from coarse.transport.device_transport import Carrier, DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
+from coarse.transport.mpirun_watch import end_after_abort
 from coarse.transport.node import NodeShare, open_node
 
 if TYPE_CHECKING:  # few jobs need it
@@ -426,6 +428,9 @@ def end_job() -> None:
     """End all ranks of the job, this one too, whatever they wait for."""
     if WHOLE.Get_size() == 1:
         os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
+    job = NodeJob.of(os.environ)
+    if job is not None and not job.is_whole:
+        end_after_abort(os.environ, os.getpid())
     WHOLE.Abort(1)
 
 

@@ -66,7 +66,8 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
         ConfigError: a setting or partition table that cannot work (on all ranks); another one than that of the job; a
             process that is alone, though its launcher says that it started several.
         CapacityError: devices larger than the machine's memory.
-        StallError: ranks of this node that have not called it within startup_timeout_s.
+        StallError: ranks of this node that have not called it within startup_timeout_s, or ranks of other hosts that
+            have not been heard of over MPI.
         NotInitializedError: a process that was shut down, was forked from a rank, or was started by a rank's script.
     """
     if is_below_rank(os.environ, os.getpid(), sys.orig_argv) and not _forked:
@@ -128,7 +129,7 @@ def _join(
         line.say_waits()
         try:
             with arrival(NodeJob.of(os.environ), timeout_s, WallClock()):
-                runtime = _open_runtime(config, may_be_alone=may_be_alone)
+                runtime = _open_runtime(config, timeout_s, may_be_alone=may_be_alone)
         except StallError:
             if "mpi4py.MPI" in sys.modules:  # the script has started MPI: see _on_uncaught
                 watch_over()
@@ -162,13 +163,13 @@ def require_processor() -> None:
 
 
 def _open_runtime(
-    config: "Config | Mapping[str, object] | str | Path | None", *, may_be_alone: bool
+    config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None, *, may_be_alone: bool
 ) -> "Runtime | None":
     """This rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
     global _refusal
     start_mpi()
     from coarse.runtime import Runtime
-    from coarse.transport.comm_world import on_finalize, require_others, workers_told
+    from coarse.transport.comm_world import WHOLE, on_finalize, require_others, workers_told
 
     require_others(os.environ, may_be_alone=may_be_alone)
     told = workers_told()
@@ -180,6 +181,11 @@ def _open_runtime(
             return None
     on_finalize(shutdown)
     watch_over()
+    job = NodeJob.of(os.environ)
+    if job is not None and not job.is_whole:
+        from coarse.transport.meeting import meet
+
+        meet(WHOLE, timeout_s, WallClock())
     try:
         return Runtime(config)
     except CoarseError as error:

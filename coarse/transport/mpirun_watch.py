@@ -1,5 +1,8 @@
 """A rank's eye on its mpirun, which ends the ranks of a job, but for when it is killed: then nobody would end them.
 
+The other way round, mpirun that has been told to abort waits for the daemon of a host that does not answer any more,
+until TCP gives the host up: a quarter of an hour as Linux is set.
+
 [Note: no signal of a parent's death] The kernel would signal a rank when the thread that started it ends (prctl's
 PR_SET_PDEATHSIG), and mpirun, which has several, may end one earlier. A descriptor of the process knows no threads.
 """
@@ -7,6 +10,8 @@ PR_SET_PDEATHSIG), and mpirun, which has several, may end one earlier. A descrip
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +23,17 @@ _DAEMONS = ("mpirun", "prterun", "prte", "prted")
 """Names of the program that starts ranks: mpirun's own on the first node, its daemon's on others."""
 _GRACE_MS = 2000
 """What a rank has to end by itself, as below `coarse run`."""
+ABORTED_S = 10
+"""What mpirun has to end the ranks of living hosts and itself, once it was told to abort."""
+_END_AFTER = """
+import os, select, signal, sys
+daemon, seconds = int(sys.argv[1]), int(sys.argv[2])
+waiting = select.poll()
+waiting.register(daemon, select.POLLIN)
+if not waiting.poll(1000 * seconds):
+    os.write(2, sys.argv[3].encode())
+    signal.pidfd_send_signal(daemon, signal.SIGKILL)
+"""
 
 
 def daemon_above(process_id: int) -> int | None:
@@ -31,6 +47,31 @@ def daemon_above(process_id: int) -> int | None:
             return process_id
         process_id = int(rest.split()[1])
     return None
+
+
+def end_after_abort(environ: Mapping[str, str], process_id: int, seconds: int = ABORTED_S) -> None:
+    """Leave a process behind that kills the mpirun of a rank, or its daemon, unless that ends by itself.
+
+    Where there is none, or where `coarse run` ends the ranks, it does nothing.
+
+    Args:
+        environ: the environment of the rank.
+        process_id: the rank.
+        seconds: what mpirun has to end.
+    """
+    daemon = None
+    if joins_ranks(environ) and "COARSE_LAUNCHER" not in told_to_this_job(environ):
+        daemon = daemon_above(process_id)
+    if daemon is None:
+        return
+    text = f"coarse: {seconds} s after the job's abort mpirun waits for a host that does not answer; it is killed\n"
+    try:
+        descriptor = os.pidfd_open(daemon)
+    except ProcessLookupError:  # it has just ended
+        return
+    command = [sys.executable, "-I", "-S", "-c", _END_AFTER, str(descriptor), str(seconds), text]
+    subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, start_new_session=True)
+    os.close(descriptor)
 
 
 class MpirunWatch:

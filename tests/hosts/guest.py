@@ -130,8 +130,8 @@ class Guest:
             self._agent.close()
 
     def _check_alive(self, until_s: float) -> None:
-        ended = self._process.poll() is not None
-        assert not ended and time.monotonic() < until_s, f"{self.plan.name} does not boot:\n{self.console()[-4000:]}"
+        is_up = self._process.poll() is None and time.monotonic() < until_s
+        assert is_up, f"{self.plan.name} does not boot:\n{self.console()[-4000:]}"
 
 
 class GuestGone(Exception):

@@ -1,6 +1,5 @@
 """Command lines of jobs in guests, and the files that say where their ranks and memory are."""
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -39,8 +38,10 @@ def configuration(
     return {"COARSE_CONFIG": written(guest, f"{name}.toml", f'partition = "{partition}"\n{settings}\n')}
 
 
-def mpirun(ranks: int, program: str | Path, *arguments: object, options: Sequence[str] = ()) -> str:
-    """Return the command line of a job under mpirun, in this order: options, the interpreter, a program of ours."""
+def mpirun(
+    ranks: int, program: str | Path, *arguments: object, options: Sequence[str] = (),
+    interpreter: Sequence[object] = (PYTHON,),
+) -> str:
+    """Return the command line of a job under mpirun; a program without a folder is one of PROGRAMS."""
     script = PROGRAMS / program if isinstance(program, str) else program
-    command = [BIN / "mpirun", "-n", ranks, *options, PYTHON, script, *arguments]
-    return shlex.join(os.fspath(part) if isinstance(part, Path) else str(part) for part in command)
+    return shlex.join(map(str, [BIN / "mpirun", "-n", ranks, *options, *interpreter, script, *arguments]))

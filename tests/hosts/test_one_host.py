@@ -124,7 +124,7 @@ def test_bytes_that_another_job_has_locked_are_refused_until_it_ends(guest: Gues
     first = configuration(guest, "first", [f'memory = "{DAX}"\nmemory_bytes = {96 * MIB}'], settings=CAPACITY)
     second = configuration(guest, "second", [f'memory = "{DAX}"\nmemory_offset_bytes = {64 * MIB}'], settings=SMALL)
     running = guest.begin(mpirun(3, "until.py", REMOVE_S, "/run/tmp/first"), environment=first)
-    guest.run("until [ -e /run/tmp/first0 ]; do sleep 0.2; done", timeout_s=120.0).checked()
+    guest.run("until [ -e /run/tmp/first0 ]; do sleep 1; done", timeout_s=120.0).checked()
     refused = guest.run(mpirun(3, "sums.py"), environment=second)
     assert refused.status not in (0, None)
     assert "uses the device; name another one" in refused.output
@@ -136,7 +136,7 @@ def removed_under(guest: Guest, name: str, place: str, how: str, settings: str =
     """Return how a job ended whose device's memory was taken by a command after the first sum, and what it printed."""
     environment = configuration(guest, name, [place], settings=settings)
     running = guest.begin(mpirun(3, "until.py", REMOVE_S, f"/run/tmp/{name}"), environment=environment)
-    guest.run(f"until [ -e /run/tmp/{name}0 -a -e /run/tmp/{name}1 ]; do sleep 0.2; done", timeout_s=120.0).checked()
+    guest.run(f"until [ -e /run/tmp/{name}0 -a -e /run/tmp/{name}1 ]; do sleep 1; done", timeout_s=120.0).checked()
     guest.run(how).checked()
     ran = running.result()
     return ran.status, ran.output
@@ -173,7 +173,8 @@ def test_memory_that_is_taken_offline_in_use_moves_and_the_job_goes_on(guest: Gu
 
 
 @pytest.mark.parametrize(
-    "options", [["--numa", "1"], ["/dev/dax0.0"], ["--file", FILE], ["/dev/dax2.0"]], ids=["numa", "devdax", "file", "cxl"]
+    "options", [["--numa", "1"], ["/dev/dax0.0"], ["--file", FILE], ["/dev/dax2.0"]],
+    ids=["numa", "devdax", "file", "cxl"],
 )  # fmt: skip
 def test_calibrate_measures_it_and_says_that_an_emulated_processor_did(guest: Guest, options: list[str]) -> None:
     saved = f"/run/share/calibrated-{'-'.join(options).strip('-').replace('/', '-')}.toml"

@@ -18,6 +18,15 @@ def test_ranks_that_never_call_init_are_named_after_the_startup_timeout(ulfm, fi
     assert "MPI ranks [2] have not called coarse.init() in the 1 s that this rank waited" in completed.stderr
 
 
+def test_ranks_of_which_no_word_comes_over_mpi_are_named_by_rank_0_within_the_limit():
+    """As where a firewall lets mpirun's daemons through and no message of MPI: `init` meets so, between hosts."""
+    completed = mpirun(3, HERE / "no_word.py")
+    assert completed.returncode != 0
+    assert "StallError: MPI rank 0 on host" in completed.stderr
+    assert "no word over MPI came from MPI ranks [2], on other hosts, in 0.5 s" in completed.stderr
+    assert completed.stdout.count("have met") == 3  # where all take part
+
+
 def test_coarse_run_ends_where_a_rank_never_calls_init():
     command = [sys.executable, "-m", "coarse", "run", str(HERE / "late_rank.py"), "1", "coarse first"]
     completed = complete(command)

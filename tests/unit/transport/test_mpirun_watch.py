@@ -13,7 +13,13 @@ from coarse.transport.mpirun_watch import MpirunWatch, daemon_above
 
 RANK = """
 import os, signal, sys
-from coarse.transport.mpirun_watch import MpirunWatch
+from coarse.transport.mpirun_watch import MpirunWatch, end_after_abort
+if "aborts" in sys.argv:
+    end_after_abort({"PMIX_RANK": "0"}, os.getpid(), 0)
+if "aborts in time" in sys.argv:
+    end_after_abort({"PMIX_RANK": "0"}, os.getpid(), 60)
+if "aborts below coarse run" in sys.argv:
+    end_after_abort({"PMIX_RANK": "0", "COARSE_LAUNCHER": "@x"}, os.getpid(), 0)
 if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 watch = MpirunWatch.of({"PMIX_RANK": "0"})
@@ -63,6 +69,21 @@ def test_a_rank_ends_with_an_mpirun_that_is_killed_also_below_a_script_and_deaf_
     descriptor = os.pidfd_open(rank)
     mpirun.kill()
     assert has_ended(descriptor, WITHIN_MS)
+    os.close(descriptor)
+
+
+def test_an_mpirun_that_does_not_end_after_an_abort_is_killed(start):
+    mpirun, _ = start("aborts")
+    assert mpirun.wait(WITHIN_MS / 1000) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("how", ["aborts in time", "aborts below coarse run"])
+def test_an_mpirun_that_has_time_or_is_ended_by_coarse_run_is_left_alone(start, how):
+    mpirun, rank = start(how)
+    descriptor = os.pidfd_open(mpirun.pid)
+    assert not has_ended(descriptor, 500)
+    os.kill(rank, signal.SIGKILL)
+    assert mpirun.wait(WITHIN_MS / 1000) == 0
     os.close(descriptor)
 
 
