@@ -25,7 +25,7 @@ from coarse.hardware.measure.calibrated import (
     time_text,
 )
 from coarse.hardware.measure.memory import Subject, measure_memory, range_bytes
-from coarse.hardware.measure.noise import NOISY, noise_note
+from coarse.hardware.measure.noise import NOISY, emulation_note, noise_note
 from coarse.hardware.presets import machine_named
 from coarse.hardware.quantities import require_name
 from coarse.protocol.clock import WallClock
@@ -34,7 +34,7 @@ from coarse.protocol.units import GIB, MIB
 from coarse.storage.dax import open_dax
 from coarse.storage.existing_file import open_existing
 from coarse.storage.numa import create_on_node, require_node
-from coarse.storage.processor import cpu_flags, cpu_name, emulation_note, last_level_bytes
+from coarse.storage.processor import cpu_flags, cpu_name, last_level_bytes
 from coarse.storage.region import MemoryFile, available_bytes
 
 DEFAULT_BASE = "cxl-type3-asic"

@@ -7,8 +7,6 @@ from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CPUINFO = Path("/proc/cpuinfo")
-_EMULATOR = "QEMU TCG"
-"""In the name of each processor that QEMU translates; under KVM it has the name of the one beneath."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -20,17 +18,6 @@ def cpu_flags() -> frozenset[str]:
 def cpu_name() -> str:
     """As the kernel calls the processor; the architecture where it calls it nothing."""
     return _of_cpuinfo("model name") or platform.machine()
-
-
-def emulation_note(cpu: str) -> str | None:
-    """Return the warning that belongs to times measured with an emulated processor; None for a real one.
-
-    Args:
-        cpu: the processor's name as `cpu_name` has it.
-    """
-    if _EMULATOR not in cpu:
-        return None
-    return f"{cpu} is a processor in software: these times are the emulator's and tell nothing of the memory"
 
 
 def _of_cpuinfo(wanted: str) -> str:

@@ -30,10 +30,11 @@ cp {SHARE}/key /etc/ssh/host_key && chmod 600 /etc/ssh/host_key && chmod 755 /ru
 """The shell stays above sshd, which as a child of the first process would take itself for a daemon and never return."""
 _SERVER = "/run/tmp/ranks"
 _SERVE = f"""
-mkfifo {_SERVER}.hold && (exec 3<>{_SERVER}.hold; PYTHONHASHSEED=1 exec setsid {PYTHON} coarse/launch/warm/server.py {_SERVER} \
+mkfifo {_SERVER}.hold && exec 3<>{_SERVER}.hold
+PYTHONPATH={REPOSITORY} PYTHONHASHSEED=1 {PYTHON} coarse/launch/warm/server.py {_SERVER} \
     tests.support.bootstrap:run_forked tests.support.bare_imports {' '.join(LIBRARIES['torch'])} \
-    <&3 > {_SERVER}.out 2>&1) &
-until grep -q listens {_SERVER}.out; do sleep 2; done
+    <&3 > {_SERVER}.out 2>&1 &
+until grep -q listens {_SERVER}.out; do kill -0 $! || {{ cat {_SERVER}.out; exit 1; }}; sleep 2; done
 """
 """A process of the guest that has imported torch, from which ranks are forked: an import takes a minute here."""
 

@@ -10,11 +10,10 @@ from coarse.errors import ConfigError
 from coarse.hardware.coherence import SNOOP_OVER_LINE, Coherence
 from coarse.hardware.machine import Machine, MemoryDevice
 from coarse.hardware.machine_text import annotated_text
-from coarse.hardware.measure.noise import noise_note
+from coarse.hardware.measure.noise import emulation_note, noise_note
 from coarse.hardware.topology_tree import PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB, LINE_BYTES
-from coarse.storage.processor import emulation_note
 
 _RISE = 0.02
 """By less than this part a rate does not rise."""

@@ -1,6 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
 """How still a machine was while it was measured."""
 
+_EMULATOR = "QEMU TCG"
+"""Part of the name of each processor that QEMU translates; under KVM it has the name of the one beneath."""
 NOISY = 0.1
 """The share of the time that measuring processes may wait for a core: on a quiet machine it is below a hundredth."""
 
@@ -16,3 +18,14 @@ def noise_note(noise: float) -> str:
     if noise <= NOISY:
         return f"{note}."
     return f"{note}: others used the machine, so its rates may be far too low; measure again when it is quiet."
+
+
+def emulation_note(cpu: str) -> str | None:
+    """Return the warning that belongs to times measured with an emulated processor; None for a real one.
+
+    Args:
+        cpu: the processor's name, as the kernel has it.
+    """
+    if _EMULATOR not in cpu:
+        return None
+    return f"{cpu} is a processor in software: these times are the emulator's and tell nothing of the memory"

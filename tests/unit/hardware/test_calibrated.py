@@ -142,6 +142,13 @@ def test_the_file_says_of_each_measured_value_the_interval_of_its_runs():
     assert "# Flushes: not measured" in without
 
 
+def test_the_file_says_where_an_emulated_processor_measured():
+    emulated = replace(FOUND, cpu="QEMU TCG CPU version 2.5+")
+    base = load_preset("cxl-cz120")
+    assert "# Emulated: QEMU TCG CPU version 2.5+ is a processor in software" in calibrated_text(emulated, base, "mine")
+    assert "# Emulated" not in calibrated_text(FOUND, base, "mine")
+
+
 def test_predictions_run_on_a_saved_machine_and_a_slower_device_takes_longer(tmp_path):
     seconds = []
     for factor in (1.0, 10.0):
