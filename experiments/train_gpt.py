@@ -3,7 +3,7 @@
 python experiments/train_gpt.py                              one worker with a memory device in the same process
 mpirun -n 4 python experiments/train_gpt.py --mode coarse    half of the ranks workers, half memory devices
 mpirun -n 4 python experiments/train_gpt.py --mode dense     the same, but one memory device does all
-mpirun -n 4 python experiments/train_gpt.py --mode fcdp      sharded over the workers: fsdp, hybrid, zeropp or fcdp
+mpirun -n 4 python experiments/train_gpt.py --mode fcdp      sharded over the workers: fsdp, hybrid, zeropp, fcdp or odc
 python experiments/train_gpt.py --mode single                plain PyTorch, without coarse
 coarse run --workers 2 --devices 1 experiments/train_gpt.py --mode luwu --storage /nvme0/run --meta --layers 24
                                                              the model in the network, its states on a disk; with

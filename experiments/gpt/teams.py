@@ -22,7 +22,7 @@ from experiments.gpt.network import OFFLOADED, SWITCHED, settings_of
 from experiments.start import join_job
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
-SHARDED_MODES = ("fsdp", "hybrid", "zeropp", "fcdp")
+SHARDED_MODES = ("fsdp", "hybrid", "zeropp", "fcdp", "odc")
 MODES = (*COARSE_MODES, *SHARDED_MODES, "luwu", *OFFLOADED, *SWITCHED, "ddp", "none", "single")
 POLICIES = ("auto", "paper", "devices")
 

@@ -21,7 +21,7 @@ POOL_BYTES = 256 * MIB
 STALL_S = 20.0
 EMULATED = 3.0
 """How many times as long as stated a limit may take: four emulated processors share two."""
-RESCAN = "modprobe -r nd_pmem dax_pmem device_dax nfit; modprobe -a nfit nd_pmem device_dax dax_pmem"
+RESCAN = "ndctl disable-region all && ndctl disable-dimm all && ndctl enable-dimm all && ndctl enable-region all"
 """The second guest has read the labels before the first wrote a namespace's."""
 
 
@@ -33,7 +33,7 @@ def pair_with_pool(folder: Path, images: dict[Path, Path]) -> Pair:
 def make_devices(pair: Pair) -> None:
     """Make the NVDIMM a devdax device on both guests."""
     pair.first.run("ndctl create-namespace -f -e namespace0.0 -m devdax").checked()
-    pair.second.run(RESCAN)
+    pair.second.run(RESCAN).checked()
     for guest in (pair.first, pair.second):
         devices = json.loads(guest.run("daxctl list").checked())
         assert [(device["chardev"], device["mode"]) for device in devices] == [("dax0.0", "devdax")]

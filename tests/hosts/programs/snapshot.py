@@ -22,7 +22,6 @@ def main() -> None:
     coarse.init()
     if what == "take":
         for name, shape in SHAPES.items():
-            coarse.before_overwrite([name])
             coarse.state_array(name, shape, np.float32)[...] = values(name)
         coarse.snapshot(folder, step=7).wait()
     else:
