@@ -26,14 +26,16 @@ _GRACE_MS = 2000
 ABORTED_S = 10
 """What mpirun has to end the ranks of living hosts and itself, once it was told to abort."""
 _END_AFTER = """
-import os, select, signal, sys
+import contextlib, os, select, signal, sys
 daemon, seconds = int(sys.argv[1]), int(sys.argv[2])
 waiting = select.poll()
 waiting.register(daemon, select.POLLIN)
 if not waiting.poll(1000 * seconds):
-    os.write(2, sys.argv[3].encode())
+    with contextlib.suppress(OSError):
+        os.write(os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND), sys.argv[4].encode())
     signal.pidfd_send_signal(daemon, signal.SIGKILL)
 """
+"""The program that is left behind. It has none of the rank's streams, whose ends mpirun waits for."""
 
 
 def daemon_above(process_id: int) -> int | None:
@@ -69,8 +71,11 @@ def end_after_abort(environ: Mapping[str, str], process_id: int, seconds: int = 
         descriptor = os.pidfd_open(daemon)
     except ProcessLookupError:  # it has just ended
         return
-    command = [sys.executable, "-I", "-S", "-c", _END_AFTER, str(descriptor), str(seconds), text]
-    subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, start_new_session=True)
+    arguments = [str(descriptor), str(seconds), f"/proc/{daemon}/fd/2", text]
+    command, nothing = [sys.executable, "-I", "-S", "-c", _END_AFTER, *arguments], subprocess.DEVNULL
+    subprocess.Popen(
+        command, pass_fds=[descriptor], stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    )
     os.close(descriptor)
 
 

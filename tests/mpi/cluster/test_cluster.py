@@ -133,6 +133,24 @@ def adding(tmp_path):
 
 @pytest.mark.test_all
 def test_the_same_script_runs_by_mpirun_and_a_hostfile(untouched, tmp_path, adding):
+    completed = by_hostfile(tmp_path, adding)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("sum is right") == 4  # the other half of the ranks are memory devices
+
+
+def test_a_script_that_raises_ends_plain_mpirun_on_two_nodes_at_once(untouched, tmp_path, adding):
+    """Nothing that ranks leave behind holds the streams that mpirun waits for."""
+    adding.write_text(adding.read_text().replace("1111", "1112"))
+    began_s = time.monotonic()
+    completed = by_hostfile(tmp_path, adding)
+    assert time.monotonic() - began_s < IN_TIME_S
+    assert completed.returncode == 1
+    assert "AssertionError" in completed.stderr
+    assert "is killed" not in completed.stderr
+
+
+def by_hostfile(tmp_path: Path, script: Path) -> Completed:
+    """Run a script on four ranks of each of two nodes by plain mpirun."""
     shape = ClusterShape(num_nodes=2, workers_per_node=2, devices_per_node=2)
     plan = ClusterPlan(shape=shape, rate=None, run_id=secrets.token_hex(3))
     hostfile = tmp_path / "hosts"
@@ -141,9 +159,7 @@ def test_the_same_script_runs_by_mpirun_and_a_hostfile(untouched, tmp_path, addi
     command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     command += ["-n", "8", "--hostfile", str(hostfile), "--map-by", "ppr:4:node", "--bind-to", "none"]
     with ClusterBox(plan) as box:
-        completed = complete(box.inside([*command, sys.executable, str(adding)]), timeout_s=TIMEOUT_S)
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.count("sum is right") == 4  # the other half of the ranks are memory devices
+        return complete(box.inside([*command, sys.executable, str(script)]), timeout_s=TIMEOUT_S)
 
 
 def torchrun_on_two_nodes(folder: Path, how: str, settings: str = "hosts = {hosts}") -> list[Completed]:

@@ -41,7 +41,8 @@ def start(tmp_path):
         def start(how: str) -> tuple[subprocess.Popen[str], int]:
             inner = ["sh", "-c", '"$@"; true', "sh", sys.executable, "-c", RANK, how]
             command = [str(named), "-c", '"$@"; true', "sh", *inner]
-            process = opened.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            errors = opened.enter_context(open(tmp_path / "errors", "w"))
+            process = opened.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True))
             opened.callback(process.kill)
             assert process.stdout is not None
             rank = int(process.stdout.readline())
@@ -72,9 +73,10 @@ def test_a_rank_ends_with_an_mpirun_that_is_killed_also_below_a_script_and_deaf_
     os.close(descriptor)
 
 
-def test_an_mpirun_that_does_not_end_after_an_abort_is_killed(start):
+def test_an_mpirun_that_does_not_end_after_an_abort_is_killed_and_says_so(start, tmp_path):
     mpirun, _ = start("aborts")
     assert mpirun.wait(WITHIN_MS / 1000) == -signal.SIGKILL
+    assert "mpirun waits for a host that does not answer; it is killed" in (tmp_path / "errors").read_text()
 
 
 @pytest.mark.parametrize("how", ["aborts in time", "aborts below coarse run"])
