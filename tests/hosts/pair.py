@@ -1,6 +1,7 @@
 """Two guests with a cable between them that reach each other by ssh, and jobs on both."""
 
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -115,6 +116,15 @@ class Pair:
         return self.first.run(
             command, environment={**(environment or {}), "PYTHONHASHSEED": "1"}, timeout_s=timeout_s
         )
+
+    def lose_second(self, environment: Mapping[str, str]) -> tuple[Ran, float]:
+        """Run a job on both and kill the second guest after the first sums; return how the job ended, and s since then."""
+        command = self.command("until.py", 600, f"{SHARE}/began", environment=environment)
+        running = self.first.begin(command, environment=environment, timeout_s=400)
+        self.first.run(f"until [ -e {SHARE}/began0 -a -e {SHARE}/began1 ]; do sleep 1; done", timeout_s=200).checked()
+        self.second.kill()
+        killed_s = time.monotonic()
+        return running.result(), time.monotonic() - killed_s
 
     def _prepare(self) -> None:
         keygen = [str(program("ssh-keygen")), "-q", "-t", "ed25519", "-N", "", "-f", str(self.share / "key")]

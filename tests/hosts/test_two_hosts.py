@@ -133,13 +133,7 @@ def test_a_firewall_that_lets_mpirun_through_alone_is_found_within_the_time_limi
 def test_a_host_that_is_killed_ends_the_job_within_the_stated_time(mortal: Pair) -> None:
     settings = f"stall_timeout_s = {STALL_S}\nstartup_timeout_s = 300\n"
     environment = {"COARSE_CONFIG": written(mortal.first, "killed.toml", settings)}
-    command = mortal.command("until.py", 600, f"{SHARE}/began", environment=environment)
-    running = mortal.first.begin(command, environment=environment, timeout_s=400)
-    mortal.first.run(f"until [ -e {SHARE}/began0 -a -e {SHARE}/began1 ]; do sleep 1; done", timeout_s=200).checked()
-    mortal.second.kill()
-    killed_s = time.monotonic()
-    ran = running.result()
-    took_s = time.monotonic() - killed_s
+    ran, took_s = mortal.lose_second(environment)
     assert ran.status not in (0, None), ran.output
     assert "StallError" in ran.output or "DeadRankError" in ran.output
     assert "rank 3" in ran.output or "MPI ranks" in ran.output
