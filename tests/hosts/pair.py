@@ -118,7 +118,7 @@ class Pair:
         )
 
     def lose_second(self, environment: Mapping[str, str]) -> tuple[Ran, float]:
-        """Run a job on both, kill the second guest after the first sums; return how the job ended, and seconds since."""
+        """Run a job on both, kill the second guest after the first sums; return its end, and the seconds until it."""
         command = self.command("until.py", 600, f"{SHARE}/began", environment=environment)
         running = self.first.begin(command, environment=environment, timeout_s=400)
         self.first.run(f"until [ -e {SHARE}/began0 -a -e {SHARE}/began1 ]; do sleep 1; done", timeout_s=200).checked()
