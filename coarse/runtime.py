@@ -46,7 +46,7 @@ from coarse.transport.agreement import (
     gather_hosts,
     made_by_all,
 )
-from coarse.transport.arrival import NodeJob
+from coarse.transport.arrival import spans_hosts
 from coarse.transport.comm_world import WHOLE, lack_of_threads
 from coarse.transport.device_transport import Carrier, DeviceTransport
 from coarse.transport.mailbox import Mailbox
@@ -428,8 +428,7 @@ def end_job() -> None:
     """End all ranks of the job, this one too, whatever they wait for."""
     if WHOLE.Get_size() == 1:
         os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
-    job = NodeJob.of(os.environ)
-    if job is not None and not job.is_whole:
+    if spans_hosts(os.environ):
         end_after_abort(os.environ, os.getpid())
     WHOLE.Abort(1)
 

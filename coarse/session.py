@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.transport.adoption import TorchrunWorker, become_rank, say_goodbye, start_in_time
-from coarse.transport.arrival import LauncherLine, NodeJob, arrival
+from coarse.transport.arrival import LauncherLine, NodeJob, arrival, spans_hosts
 from coarse.transport.descent import is_below_rank, note_start
 from coarse.transport.mpi_library import start_mpi
 from coarse.transport.mpirun_watch import MpirunWatch
@@ -181,8 +181,7 @@ def _open_runtime(
             return None
     on_finalize(shutdown)
     watch_over()
-    job = NodeJob.of(os.environ)
-    if job is not None and not job.is_whole:
+    if spans_hosts(os.environ):
         from coarse.transport.meeting import meet
 
         meet(WHOLE, timeout_s, WallClock())

@@ -67,6 +67,12 @@ class NodeJob:
         return f"\0{self.name}-arrival-{local_rank}"
 
 
+def spans_hosts(environ: Mapping[str, str]) -> bool:
+    """Return whether Open MPI's mpirun has started ranks of this job on other hosts, too."""
+    job = NodeJob.of(environ)
+    return job is not None and not job.is_whole
+
+
 @contextlib.contextmanager
 def arrival(job: NodeJob | None, timeout_s: float | None, clock: Clock) -> Iterator[None]:
     """Have come, for as long as the body runs, which begins when all ranks of the node have.

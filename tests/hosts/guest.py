@@ -24,6 +24,8 @@ BOOT_S = 240.0
 """How long a guest may take until its agent answers; twenty seconds on a machine that does nothing else."""
 
 COMMAND_S = 600.0
+BEGUN_S = 200.0
+"""How long a job may take until it says by files that it has begun."""
 _PYTHON = os.path.realpath(sys.executable)
 """The interpreter without the virtual environment, which the agent mounts."""
 
@@ -116,6 +118,11 @@ class Guest:
         """Run a command in a shell of the guest and return how it ended."""
         begun = self.begin(command, timeout_s=timeout_s, environment=environment, folder=folder)
         return begun.result(timeout_s + _LINK_S)
+
+    def wait_for(self, *paths: str) -> None:
+        """Return once the guest has all these files; AssertionError where it does not in BEGUN_S."""
+        there = " -a ".join(f"-e {path}" for path in paths)
+        self.run(f"until [ {there} ]; do sleep 1; done", timeout_s=BEGUN_S).checked()
 
     def console(self) -> str:
         """Return what the guest's kernel and QEMU printed."""

@@ -22,9 +22,9 @@ ON_BOTH = ("--hostfile", HOSTFILE, "--map-by", "ppr:2:node", "--bind-to", "none"
 """Options of mpirun for two ranks on each guest."""
 
 _SSH = f"""
-rm -rf /root/.ssh && mkdir -m 700 /root/.ssh && cp {SHARE}/key /root/.ssh/id_ed25519 && chmod 600 /root/.ssh/id_ed25519
-cp {SHARE}/key.pub /root/.ssh/authorized_keys
-printf 'Host *\\n  StrictHostKeyChecking accept-new\\n  LogLevel ERROR\\n' > /root/.ssh/config
+rm -rf ~/.ssh && mkdir -m 700 ~/.ssh && cp {SHARE}/key ~/.ssh/id_ed25519 && chmod 600 ~/.ssh/id_ed25519
+cp {SHARE}/key.pub ~/.ssh/authorized_keys
+printf 'Host *\\n  StrictHostKeyChecking accept-new\\n  LogLevel ERROR\\n' > ~/.ssh/config
 cp {SHARE}/key /etc/ssh/host_key && chmod 600 /etc/ssh/host_key && chmod 755 /run/sshd
 /usr/sbin/sshd -f /dev/null -h /etc/ssh/host_key -o StrictModes=no -o UsePAM=no || exit 1
 """
@@ -121,7 +121,7 @@ class Pair:
         """Run a job on both, kill the second guest after the first sums; return its end, and the seconds until it."""
         command = self.command("until.py", 600, f"{SHARE}/began", environment=environment)
         running = self.first.begin(command, environment=environment, timeout_s=400)
-        self.first.run(f"until [ -e {SHARE}/began0 -a -e {SHARE}/began1 ]; do sleep 1; done", timeout_s=200).checked()
+        self.first.wait_for(f"{SHARE}/began0", f"{SHARE}/began1")
         self.second.kill()
         killed_s = time.monotonic()
         return running.result(), time.monotonic() - killed_s

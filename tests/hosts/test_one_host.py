@@ -124,7 +124,7 @@ def test_bytes_that_another_job_has_locked_are_refused_until_it_ends(guest: Gues
     first = configuration(guest, "first", [f'memory = "{DAX}"\nmemory_bytes = {96 * MIB}'], settings=CAPACITY)
     second = configuration(guest, "second", [f'memory = "{DAX}"\nmemory_offset_bytes = {64 * MIB}'], settings=SMALL)
     running = guest.begin(mpirun(3, "until.py", REMOVE_S, "/run/tmp/first"), environment=first)
-    guest.run("until [ -e /run/tmp/first0 ]; do sleep 1; done", timeout_s=120.0).checked()
+    guest.wait_for("/run/tmp/first0")
     refused = guest.run(mpirun(3, "sums.py"), environment=second)
     assert refused.status not in (0, None)
     assert "uses the device; name another one" in refused.output
@@ -136,7 +136,7 @@ def removed_under(guest: Guest, name: str, place: str, how: str, settings: str =
     """Return how a job ended whose device's memory was taken by a command after the first sum, and what it printed."""
     environment = configuration(guest, name, [place], settings=settings)
     running = guest.begin(mpirun(3, "until.py", REMOVE_S, f"/run/tmp/{name}"), environment=environment)
-    guest.run(f"until [ -e /run/tmp/{name}0 -a -e /run/tmp/{name}1 ]; do sleep 1; done", timeout_s=120.0).checked()
+    guest.wait_for(f"/run/tmp/{name}0", f"/run/tmp/{name}1")
     guest.run(how).checked()
     ran = running.result()
     return ran.status, ran.output
