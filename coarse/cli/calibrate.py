@@ -35,7 +35,8 @@ from coarse.storage.dax import open_dax
 from coarse.storage.existing_file import open_existing
 from coarse.storage.numa import create_on_node, require_node
 from coarse.storage.processor import cpu_flags, cpu_name, last_level_bytes
-from coarse.storage.region import MemoryFile, available_bytes
+from coarse.storage.region import MemoryFile
+from coarse.storage.room import available_bytes
 
 DEFAULT_BASE = "cxl-type3-asic"
 DEFAULT_SECONDS = 20.0

@@ -28,7 +28,7 @@ from coarse.session import require_processor
 from coarse.storage.device_file import open_device_file
 from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
-from coarse.storage.region import available_bytes, total_bytes
+from coarse.storage.room import available_bytes, binding_limit, total_bytes
 from coarse.strategy.composition import placement_of, strategy_of
 from coarse.strategy.named import options_from, require_classes
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, is_open_mpi, loaded_library
@@ -133,11 +133,17 @@ def _environment(mpirun: str) -> dict[str, str]:
         "MPI": _mpi_library(),
         "mpirun": f"{mpirun} ({mpirun_version(mpirun)})",
         "cores": str(len(os.sched_getaffinity(0))),
-        "memory": f"{available_bytes() / GIB:.1f} GiB free of {total_bytes() / GIB:.1f} GiB",
+        "memory": f"{available_bytes() / GIB:.1f} GiB free of {total_bytes() / GIB:.1f} GiB{_group_said()}",
         "NUMA nodes": "\n".join(map(str, memory_nodes())) or "none",
         "GPUs": _gpus(),
         "plain mpirun": f"lacks what coarse run sets:{lacking}" if lacking else "has what coarse run sets",
     }
+
+
+def _group_said() -> str:
+    """Return a line on the control group that leaves less memory than the kernel has, or nothing."""
+    limit = binding_limit()
+    return "" if limit is None else f"\n{limit}"
 
 
 def _processor() -> str:

@@ -20,7 +20,7 @@ from coarse.hardware.quantities import require_name
 from coarse.parallel.packing.measured_cost import LENGTHS
 from coarse.protocol.units import KIB, MIB
 from coarse.storage.processor import cpu_name
-from coarse.storage.region import total_bytes
+from coarse.storage.room import total_bytes
 
 GB = 1e9
 US_PER_S = 1e6

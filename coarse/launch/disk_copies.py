@@ -16,7 +16,8 @@ from typing import Final
 
 from coarse.errors import ConfigError, StorageError
 from coarse.launch.state_memory import HeldMemory
-from coarse.storage.region import available_bytes, create_memory_file
+from coarse.storage.region import create_memory_file
+from coarse.storage.room import available_bytes
 from coarse.storage.state_file import read_version
 
 _NAME = re.compile(r"version-(\d{10})")

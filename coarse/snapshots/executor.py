@@ -33,7 +33,8 @@ from coarse.snapshots.steps import (
     MakeFolder,
     WritePart,
 )
-from coarse.storage.region import DeviceMemory, available_bytes
+from coarse.storage.region import DeviceMemory
+from coarse.storage.room import available_bytes
 
 _COPY_BYTES = 4 * MIB
 """The most that is copied before the device looks for other work again."""

@@ -10,7 +10,8 @@ from coarse.storage.existing_file import open_existing, refuse_overlap_elsewhere
 from coarse.storage.folder import create_in_folder
 from coarse.storage.gpu_memory import create_on_gpu
 from coarse.storage.numa import create_on_node
-from coarse.storage.region import MemoryFile, PageSource, check_capacity, create_memory_file, total_bytes
+from coarse.storage.region import MemoryFile, PageSource, check_capacity, create_memory_file
+from coarse.storage.room import total_bytes
 
 
 def open_device_file(

@@ -5,7 +5,8 @@ import tempfile
 from pathlib import Path
 
 from coarse.errors import ConfigError
-from coarse.storage.region import MemoryFile, PageSource, check_capacity, total_bytes
+from coarse.storage.region import MemoryFile, PageSource, check_capacity
+from coarse.storage.room import total_bytes
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _UNLIMITED_BYTES = 1 << 62

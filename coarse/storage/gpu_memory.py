@@ -14,7 +14,8 @@ import numpy as np
 from coarse.errors import CapacityError, ConfigError, GpuError
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import GpuArray, GpuInfo, GpuOffer, address_of
-from coarse.storage.region import DeviceMemory, MemoryFile, PageSource, create_memory_file, total_bytes
+from coarse.storage.region import DeviceMemory, MemoryFile, PageSource, create_memory_file
+from coarse.storage.room import total_bytes
 
 _STEP_BYTES = 2 << 20
 """What CUDA takes of a GPU's memory at a time."""

@@ -14,12 +14,12 @@ import mmap
 import os
 import resource
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from coarse.errors import CapacityError
 from coarse.gpu.interface import GpuOffer
+from coarse.storage.room import available_bytes, binding_limit
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
 """What `reserve` leaves to the rest of the machine."""
@@ -141,7 +141,7 @@ class DeviceMemory:
         wanted_bytes = min(nbytes, self._unreal_bytes(pages))
         room = max(self._source.room_bytes(), 0)
         if wanted_bytes > room:
-            return f"{self._source.name} has {room} bytes of memory left of the {wanted_bytes} wanted"
+            return f"{self._source.name} has {room} bytes of memory left of the {wanted_bytes} wanted{_limit_said()}"
         extent_bytes = max(nbytes, min(_EXTENT_BYTES, self.capacity_bytes - offset))
         extent = self._pages(offset, extent_bytes)
         if self._unreal_bytes(extent) <= room // 2:
@@ -202,44 +202,11 @@ def check_capacity(
     if wanted_bytes * num_devices > room:
         raise CapacityError(
             f"{num_devices} memory devices of {wanted_bytes} bytes do not fit: {name} has {room} "
-            "bytes of memory left; lower device_capacity_bytes, or leave it out to grow as needed"
+            f"bytes of memory left{_limit_said()}; lower device_capacity_bytes, or leave it out to grow as needed"
         )
 
 
-def available_bytes() -> int:
-    """Bytes that may still be taken: what the kernel has left, or the control group's limit leaves."""
-    return min(_kernel_bytes(), _group_v2_bytes(), _group_v1_bytes())
-
-
-def total_bytes() -> int:
-    """Bytes of memory that the machine has."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _kernel_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return total_bytes()
-
-
-def _group_v2_bytes() -> int:
-    return _left_of_group(Path("/sys/fs/cgroup"), "memory.max", "memory.current", "")
-
-
-def _group_v1_bytes() -> int:
-    folder = Path("/sys/fs/cgroup/memory")
-    return _left_of_group(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-
-
-def _left_of_group(folder: Path, limit_name: str, usage_name: str, prefix: str) -> int:
-    """A control group's limit less what it uses; cached files count as left, for the kernel drops them on demand."""
-    try:
-        limit, usage = ((folder / name).read_text().strip() for name in (limit_name, usage_name))
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except OSError:
-        return 1 << 62
-    if limit == "max":
-        return 1 << 62
-    cached = sum(int(statistics.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
-    return max(0, int(limit) - int(usage) + cached)
+def _limit_said() -> str:
+    """Return what a message adds where a control group, such as a job's of Slurm, leaves less than the machine."""
+    limit = binding_limit()
+    return "" if limit is None else f" ({limit}; raise that by --mem of Slurm, or by --memory of docker run)"

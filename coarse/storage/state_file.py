@@ -19,7 +19,7 @@ import numpy as np
 from coarse.errors import CapacityError, StorageError
 from coarse.protocol.units import MIB
 from coarse.storage.checksums import CHECKSUMS, Checksum, best_checksum, checksum_named
-from coarse.storage.region import available_bytes
+from coarse.storage.room import available_bytes
 
 BLOCK_BYTES: Final = MIB
 _MAGIC: Final = b"coarse-state-1\0\0"

@@ -16,7 +16,8 @@ import numpy as np
 from coarse.errors import CapacityError, CoarseError
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.units import MIB
-from coarse.storage.region import DeviceMemory, MemoryFile, available_bytes, create_memory_file
+from coarse.storage.region import DeviceMemory, MemoryFile, create_memory_file
+from coarse.storage.room import available_bytes
 from coarse.transport.mailbox import Mailbox, control_bytes
 
 PEER_MODULE = "coarse.hardware.measure.peer"

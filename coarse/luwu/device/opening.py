@@ -16,7 +16,7 @@ from coarse.luwu.store.held import HeldDisk
 from coarse.luwu.store.layout import DiskLayout, step_bytes
 from coarse.protocol.units import MIB
 from coarse.storage.checksums import best_checksum
-from coarse.storage.region import available_bytes
+from coarse.storage.room import available_bytes
 from coarse.transport.launcher import told_to_this_job
 
 

@@ -17,7 +17,7 @@ from coarse.errors import CapacityError, StorageError
 from coarse.luwu.store.commit import MANIFEST, RECORDS, Commit, Manifest, decode_manifest, newest_first
 from coarse.luwu.store.layout import BLOCK_BYTES
 from coarse.storage.folder import file_system_type
-from coarse.storage.region import available_bytes
+from coarse.storage.room import available_bytes
 
 SLOTS, SUMS, _LOCK = "slots", "sums", "lock"
 _REMOTE = frozenset({

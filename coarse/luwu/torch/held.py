@@ -26,7 +26,7 @@ from coarse.luwu.torch.own_node import DEVICE, OwnNode
 from coarse.luwu.torch.values import PARAMETERS, UnitValues
 from coarse.protocol.clock import WallClock
 from coarse.session import current, is_initialized
-from coarse.storage.region import available_bytes
+from coarse.storage.room import available_bytes
 from coarse.torch.fsdp.checksum import checksum
 
 _UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS

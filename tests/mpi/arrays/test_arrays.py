@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coarse.protocol.units import GIB
-from coarse.storage.region import available_bytes
+from coarse.storage.room import available_bytes
 from tests.mpi.arrays.array_claims import CLAIMS
 from tests.support.claims import read_reports, require_held
 from tests.support.launch import mpirun

@@ -11,7 +11,7 @@ from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, Folder, Mem
 from coarse.storage import device_file, existing_file
 from coarse.storage import region as memory
 from coarse.storage.device_file import open_device_file
-from coarse.storage.region import total_bytes
+from coarse.storage.room import total_bytes
 
 MIB = 1 << 20
 

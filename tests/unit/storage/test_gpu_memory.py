@@ -15,7 +15,8 @@ from coarse.protocol.partition import RankPlace, Role
 from coarse.protocol.place import GpuMemory
 from coarse.storage.device_file import open_device_file
 from coarse.storage.gpu_memory import create_on_gpu, map_memory, own_memory
-from coarse.storage.region import create_memory_file, total_bytes
+from coarse.storage.region import create_memory_file
+from coarse.storage.room import total_bytes
 from tests.support.gpu_stand_in import StandInArray, StandInGpus
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 from coarse.errors import CapacityError, ConfigError
 from coarse.storage import numa
 from coarse.storage.numa import NumaSource, create_on_node, memory_node, memory_nodes, require_node
-from coarse.storage.region import available_bytes
+from coarse.storage.room import available_bytes
 
 MIB = 1 << 20
 

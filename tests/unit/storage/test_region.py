@@ -13,13 +13,7 @@ import pytest
 
 from coarse.errors import CapacityError
 from coarse.storage import region as memory
-from coarse.storage.region import (
-    DeviceMemory,
-    available_bytes,
-    check_capacity,
-    create_memory_file,
-    total_bytes,
-)
+from coarse.storage.region import DeviceMemory, check_capacity, create_memory_file
 
 CAPACITY_BYTES = 1 << 20
 
@@ -75,7 +69,7 @@ def test_a_limited_address_space_is_an_error_that_names_the_setting(tmp_path):
     program = """
 import resource
 from coarse.errors import CapacityError
-from coarse.storage.region import DeviceMemory, create_memory_file, total_bytes
+from coarse.storage.region import DeviceMemory, create_memory_file
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (3 << 29), used + (3 << 29)))
 device = DeviceMemory(create_memory_file("test", 1 << 40), 1 << 40)
@@ -173,33 +167,6 @@ def test_devices_that_do_not_fit_together_are_refused_with_both_numbers(monkeypa
     check_capacity(500, 2)
     with pytest.raises(CapacityError, match=r"2 memory devices of 501 bytes.*has 1000 bytes.*lower"):
         check_capacity(501, 2)
-
-
-def test_there_is_never_more_left_than_there_is():
-    assert 0 < available_bytes() <= total_bytes()
-
-
-@pytest.mark.parametrize(
-    ("limit", "usage", "cached", "left"),
-    [
-        ("max", 5, 0, 1 << 62),
-        ("100", 30, 0, 70),
-        ("100", 130, 0, 0),
-        ("100", 95, 60, 65),
-    ],
-)
-@pytest.mark.parametrize("prefix", ["", "total_"])
-def test_a_control_group_leaves_its_limit_less_what_is_used_and_no_cache(tmp_path, prefix, limit, usage, cached, left):
-    (tmp_path / "limit").write_text(f"{limit}\n")
-    (tmp_path / "usage").write_text(f"{usage}\n")
-    half = cached // 2
-    files = f"{prefix}active_file {half}\n{prefix}inactive_file {cached - half}\n"
-    (tmp_path / "memory.stat").write_text(f"anon 7\n{files}")
-    assert memory._left_of_group(tmp_path, "limit", "usage", prefix) == left
-
-
-def test_without_a_control_group_only_the_kernel_limits(tmp_path):
-    assert memory._left_of_group(tmp_path, "absent", "absent", "") == 1 << 62
 
 
 def test_a_view_is_whole_though_another_thread_maps_less_meanwhile(device, monkeypatch):
