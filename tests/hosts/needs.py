@@ -19,12 +19,18 @@ PACKAGES = {
     "ip": "iproute2",
     "iptables": "iptables",
     "setpriv": "util-linux",
+    "slurmctld": "slurm-wlm",
+    "munged": "munge",
 }
 """Debian's package of each program; guests find the programs in the root folder of the machine that starts them."""
+
+PMIX_PACKAGE = "libpmix-dev"
+"""Without it Slurm's plugin does not find PMIx."""
 
 KERNEL_PACKAGE = "linux-image-amd64"
 _BOOT = Path("/boot")
 _MODULES = Path("/lib/modules")
+_LIBRARIES = Path("/usr/lib")
 _FOLDERS = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"))
 
 
@@ -50,6 +56,8 @@ def kernels() -> list[Kernel]:
 def missing_packages() -> list[str]:
     """Return the packages to install before a guest can boot; none: all is here."""
     packages = [package for name, package in PACKAGES.items() if program(name) is None]
+    if not any(_LIBRARIES.glob("*/libpmix.so")):
+        packages.append(PMIX_PACKAGE)
     return packages if kernels() else [*packages, KERNEL_PACKAGE]
 
 

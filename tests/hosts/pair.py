@@ -1,5 +1,6 @@
 """Two guests with a cable between them that reach each other by ssh, and jobs on both."""
 
+import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,12 @@ HOSTFILE = f"{SHARE}/hosts"
 ON_BOTH = ("--hostfile", HOSTFILE, "--map-by", "ppr:2:node", "--bind-to", "none")
 """Options of mpirun for two ranks on each guest."""
 
+STALL_S = 20.0
+LOSS_SETTINGS = f"stall_timeout_s = {STALL_S}\nstartup_timeout_s = 300\n"
+"""Settings of jobs that lose a host."""
+LOSS_S = 3.0 * (STALL_S + 30)
+"""Seconds within which such a job ends: three times what is stated, since four emulated processors share two."""
+
 _SSH = f"""
 rm -rf ~/.ssh && mkdir -m 700 ~/.ssh && cp {SHARE}/key ~/.ssh/id_ed25519 && chmod 600 ~/.ssh/id_ed25519
 cp {SHARE}/key.pub ~/.ssh/authorized_keys
@@ -38,6 +45,12 @@ PYTHONPATH={REPOSITORY} PYTHONHASHSEED=1 {PYTHON} coarse/launch/warm/server.py {
 until grep -q listens {_SERVER}.out; do kill -0 $! || {{ cat {_SERVER}.out; exit 1; }}; sleep 2; done
 """
 """A process of the guest that has imported torch, from which ranks are forked: an import takes a minute here."""
+
+
+def require_sums(printed: str) -> None:
+    """Require that the two workers of `sums.py` say that all is right, and that bytes went from host to host."""
+    said = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert [(each["sums"], each["between_nodes"] > 0) for each in said] == [("right", True)] * 2, printed
 
 
 class Pair:

@@ -13,13 +13,10 @@ import pytest
 from tests.hosts.initramfs import SHARE
 from tests.hosts.jobs import MIB, mpirun, sparse, written
 from tests.hosts.machine import LABEL_BYTES, Nvdimm
-from tests.hosts.pair import Pair
+from tests.hosts.pair import LOSS_S, LOSS_SETTINGS, Pair
 from tests.support.launch import REPOSITORY
 
 POOL_BYTES = 256 * MIB
-STALL_S = 20.0
-EMULATED = 3.0
-"""How many times as long as stated a limit may take: four emulated processors share two."""
 RESCAN = "ndctl disable-region all && ndctl disable-dimm all && ndctl enable-dimm all && ndctl enable-region all"
 """The second guest has read the labels before the first wrote a namespace's."""
 
@@ -111,8 +108,8 @@ def test_a_host_that_dies_in_the_middle_of_a_message_ends_the_job_in_time(
 ) -> None:
     with pair_with_pool(tmp_path, images) as pair:
         make_devices(pair)
-        environment = pooled(pair, "killed", "software", f"stall_timeout_s = {STALL_S}\nstartup_timeout_s = 300")
+        environment = pooled(pair, "killed", "software", LOSS_SETTINGS)
         ran, took_s = pair.lose_second(environment)
         assert ran.status not in (0, None), ran.output
         assert "StallError" in ran.output
-        assert took_s < EMULATED * (STALL_S + 30), f"ended after {took_s:.0f} s"
+        assert took_s < LOSS_S, f"ended after {took_s:.0f} s"

@@ -11,16 +11,12 @@ import pytest
 
 from tests.hosts.initramfs import SHARE
 from tests.hosts.jobs import BIN, written
-from tests.hosts.pair import ADDRESSES, HOSTFILE, Pair
+from tests.hosts.pair import ADDRESSES, HOSTFILE, LOSS_S, LOSS_SETTINGS, Pair, require_sums
 from tests.support.launch import REPOSITORY
 
 TRAIN = REPOSITORY / "experiments" / "train_gpt.py"
 TINY = ("--steps", 4, "--layers", 1, "--width", 16, "--context", 16, "--batch", 8, "--no-exposed")
 DIGEST = re.compile(r"SHA-256 of the parameters ([0-9a-f]{64})")
-STALL_S = 20.0
-"""How long a wait may last in jobs that lose a host."""
-EMULATED = 3.0
-"""How many times as long as stated a limit may take: four emulated processors share two."""
 PORTS = "20000-20200"
 
 
@@ -37,14 +33,8 @@ def mortal(images: dict[Path, Path], tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-def require_sums(pair: Pair, printed: str) -> None:
-    """Require that the two workers of `sums.py` say that all is right, and that bytes went from host to host."""
-    said = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    assert [(each["sums"], each["between_nodes"] > 0) for each in said] == [("right", True)] * 2, printed
-
-
 def test_mpirun_starts_ranks_on_both_by_ssh(pair: Pair) -> None:
-    require_sums(pair, pair.run("sums.py").checked())
+    require_sums(pair.run("sums.py").checked())
 
 
 MODES = {
@@ -84,7 +74,7 @@ def test_torchrun_on_two_hosts_has_memory_devices_started_beside_by_ssh(pair: Pa
 def test_clocks_that_differ_by_an_hour_change_nothing(pair: Pair) -> None:
     pair.second.run("date -s '+1 hour'").checked()
     try:
-        require_sums(pair, pair.run("sums.py").checked())
+        require_sums(pair.run("sums.py").checked())
     finally:
         pair.second.run("date -s '-1 hour'").checked()
 
@@ -131,10 +121,9 @@ def test_a_firewall_that_lets_mpirun_through_alone_is_found_within_the_time_limi
 
 
 def test_a_host_that_is_killed_ends_the_job_within_the_stated_time(mortal: Pair) -> None:
-    settings = f"stall_timeout_s = {STALL_S}\nstartup_timeout_s = 300\n"
-    environment = {"COARSE_CONFIG": written(mortal.first, "killed.toml", settings)}
+    environment = {"COARSE_CONFIG": written(mortal.first, "killed.toml", LOSS_SETTINGS)}
     ran, took_s = mortal.lose_second(environment)
     assert ran.status not in (0, None), ran.output
     assert "StallError" in ran.output or "DeadRankError" in ran.output
     assert "rank 3" in ran.output or "MPI ranks" in ran.output
-    assert took_s < EMULATED * (STALL_S + 30), f"ended after {took_s:.0f} s"
+    assert took_s < LOSS_S, f"ended after {took_s:.0f} s"
