@@ -155,7 +155,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         if not has_replica_values(var):
             raise ConfigError(
                 f"rank {self._operations.rank}: variable {getattr(var, 'name', var)!r} was made outside of "
-                "strategy.scope(), so that nobody keeps it equal on all workers; make the model, its metrics and its "
+                "strategy.scope(), so that it is not kept equal on all workers; make the model, its metrics and its "
                 "optimizer within strategy.scope()"
             )
         return super()._update(var, fn, args, kwargs, group)

@@ -110,7 +110,7 @@ def _require_not_ours(optimizer: Any, trained: Sequence[Any]) -> None:  # noqa: 
         )
     raise ConfigError(
         f"rank {coarse.rank()}: {optimizer.name}: gradients of a CoarseStrategy's variables are applied outside "
-        "strategy.run, where nobody sums them over the workers; call optimizer.apply_gradients in the function that "
+        "strategy.run, where they are not summed over the workers; call optimizer.apply_gradients in the function that "
         "it is given"
     )
 

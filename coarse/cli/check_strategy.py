@@ -178,7 +178,7 @@ def _by_processes(mode: str, options: Mapping[str, object]) -> str:
             "chance; let it depend on its arguments alone",
             key="mode",
         )
-    return f"{_PROCESS_LAYOUTS} layouts are alike"
+    return f"{_PROCESS_LAYOUTS} layouts are equal"
 
 
 def _simulation(mode: str, options: Mapping[str, object], num_workers: int, num_nodes: int) -> Callable[[], str]:

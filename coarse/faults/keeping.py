@@ -155,7 +155,7 @@ class Keeping:
                 if mine != theirs:
                     raise MismatchError(
                         f"rank {self._place.worker}: {name} differs between this worker and worker {worker}, and all "
-                        f"workers should have it alike after a step; {self._framework.remedy}"
+                        f"workers should have equal values after a step; {self._framework.remedy}"
                     )
 
     def _write(self, taken: dict[str, Taken], items: list[Item], calls: int, steps: int) -> None:

@@ -148,8 +148,8 @@ def _require_own(folder: Path, num_workers: int) -> None:
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigError(
             f"[faults] memory = {str(folder)!r} is user {status.st_uid}'s and has mode "
-            f"{stat.S_IMODE(status.st_mode):o}; name a folder of your own with mode 700, since whoever may write there "
-            "may change the states"
+            f"{stat.S_IMODE(status.st_mode):o}; name a folder of your own with mode 700, since a user who may "
+            "write there may change the states"
         )
     others = sorted(
         path.name for path in folder.glob("worker-*.0")

@@ -91,7 +91,7 @@ class Launch:
     """What starts beside the workers."""
 
     devices: Annotated[int | None, Says(
-        "Memory devices of each node, where nobody else says how many: for [`torchrun`](cluster.md#torchrun), which "
+        "Memory devices of each node, where no option says how many: for [`torchrun`](cluster.md#torchrun), which "
         "starts workers alone, and for `coarse run` without `--devices`.",
         low=1,
     )] = None

@@ -283,7 +283,7 @@ def _unsummed(plan: Plan, cluster: Cluster) -> str:
         if added != list(range(cluster.num_workers)):
             missing = sorted(set(range(cluster.num_workers)) - set(added))
             twice = sorted({worker for worker in added if added.count(worker) > 1})
-            faults = (f"nobody adds {missing}" if missing else "", f"{twice} are added twice" if twice else "")
+            faults = (f"no member adds {missing}" if missing else "", f"{twice} are added twice" if twice else "")
             return (
                 f"each worker must be added once among the members {block.members} of shards "
                 f"[{block.first}, {block.last}): {' and '.join(filter(None, faults))}"

@@ -93,6 +93,6 @@ def _require_variables_everywhere(statements: Sequence[Statement], whole: Sequen
             continue
         said = " and ".join(f"{value} on ranks {ranks}" for value, ranks in by_value.items())
         raise ConfigError(
-            f"{name} is {said}; set it on all hosts alike (mpirun -x {name}), or {key} in the configuration alone",
+            f"{name} is {said}; set one value on all hosts (mpirun -x {name}), or {key} in the configuration alone",
             key=key,
         )

@@ -150,7 +150,7 @@ class Question(SlowDownOptions, JobQuestion):
     )] = None
     ring_slow_down: Annotated[float | None, Says(
         "How many times longer a worker computes beside a collective of the workers: 1, and 1 to 1.4 in ranges, where "
-        "nobody says.",
+        "it is not stated.",
         low=1, high=100,
     )] = None
     optimizer: Annotated[str, Says(

@@ -76,8 +76,8 @@ def snapshot(
         let_ask(model)
     if isinstance(optimizer, DistributedOptimizer) and not optimizer.is_shared:
         raise UnsupportedError(
-            "a snapshot holds what all workers have alike, and by the job's strategy each worker steps alone; save "
-            "each worker's model.state_dict() and optimizer.state_dict() instead"
+            "a snapshot holds values that are equal on all workers, and by the job's strategy each worker steps "
+            "alone; save each worker's model.state_dict() and optimizer.state_dict() instead"
         )
     if optimizer is not None:
         own["optimizer"] = _pack_optimizer(optimizer, _names_of(optimizer, model), tensors)

@@ -123,9 +123,10 @@ class EqualStarts:
             self._has_warned = True
             warnings.warn(
                 f"rank {self._operations.rank}: strategy.run writes the trainable variable "
-                f"{written.name.removesuffix(':0')!r} outside of an optimizer, and nobody combines what workers write; "
-                "call an optimizer's apply_gradients, or write what tf.distribute.get_replica_context().all_reduce "
-                "returns; a variable that each worker has of its own is made with trainable=False",
+                f"{written.name.removesuffix(':0')!r} outside of an optimizer, and no operation combines what workers "
+                "write; call an optimizer's apply_gradients, or write what "
+                "tf.distribute.get_replica_context().all_reduce returns; a variable that each worker has of its own is "
+                "made with trainable=False",
                 stacklevel=2,
             )
 

@@ -141,7 +141,7 @@ def different_orders(parts: Sequence[DataPart]) -> list[str]:
         found.append(
             f"rows come from Python (a generator or a PyDataset), and {generators} would draw other numbers on other "
             f"ranks: if they are shuffled by it, as fit shuffles a PyDataset by Python's random, the dataset {_APART}; "
-            "draw from it on all ranks alike, or call keras.utils.set_random_seed with the same number on all ranks"
+            "draw the same from it on all ranks, or call keras.utils.set_random_seed with the same number on all ranks"
         )
     return found
 
@@ -163,7 +163,7 @@ def _require_one(parts: Sequence[DataPart], field: str, problem: str, remedy: st
 
 
 def _count(num_batches: int) -> str:
-    words = {INFINITE: "without an end", UNKNOWN: "nobody knows how many", NOT_BY_KERAS: "not asked by Keras"}
+    words = {INFINITE: "without an end", UNKNOWN: "an unknown number", NOT_BY_KERAS: "not asked by Keras"}
     return words.get(num_batches, f"{num_batches} batches")
 
 

@@ -61,8 +61,8 @@ def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnMo
         found = _of_config(path, sequence)
     if not found.model.flops_per_sample:
         raise ConfigError(
-            f"--model {text}: its forward pass has no matrix product and no convolution, so there is nothing to split "
-            "seconds by; name a model that computes",
+            f"--model {text}: its forward pass has no matrix product and no convolution, so that no "
+            "work divides the seconds; name a model that computes",
             key="model",
         )
     return found

@@ -103,8 +103,8 @@ class MemoryRange:
             raise CapacityError(f"{subject.place}: {refusal}; lower --size-mib, or end other programs")
         if not overwrite and any(part.any() for part in self._parts()):
             raise ConfigError(
-                f"{subject.place} holds something, which measuring would overwrite; give --overwrite if nobody needs "
-                "its bytes any more, or name another",
+                f"{subject.place} holds something, which measuring would overwrite; give --overwrite if its "
+                "bytes are needed no longer, or name another",
                 key="overwrite",
             )
 

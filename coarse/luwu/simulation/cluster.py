@@ -55,7 +55,7 @@ def require_optimizer_node(machine: Machine) -> Disks:
     if machine.tree_levels or machine.unlike_nodes:
         raise ConfigError(
             f"{machine.name} states [[tree_level]]s or [[node]]s, and LuWu's predictions take equal nodes on a network "
-            "that holds nobody back; name a machine without them",
+            "that holds no node back; name a machine without them",
             key="machine",
         )
     if machine.disks is None:

@@ -149,7 +149,7 @@ def load_optimizer_state(optimizer: Stated, state_dict: Mapping[str, Any]) -> No
     sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in optimizer.param_groups]
     if sizes[0] != sizes[1]:
         raise ValueError(
-            f"the state's groups have {sizes[0]} parameters, and the optimizer's {sizes[1]}; build it alike"
+            f"the state's groups have {sizes[0]} parameters, and the optimizer's {sizes[1]}; build it with equal groups"
         )
     for own, group in zip(optimizer.param_groups, groups, strict=True):
         own.update({name: value for name, value in group.items() if name != "params"})

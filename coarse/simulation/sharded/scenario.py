@@ -89,7 +89,7 @@ class ShardedScenario:
         if self.profile is not None and (self.own_model is None or self.profile.batch != self.batch):
             raise ConfigError(
                 f"a profile is of an own model and of its batch {self.profile.batch}, got {self.model_name!r} and "
-                f"batch {self.batch}; give both alike",
+                f"batch {self.batch}; give the same of both",
                 key="profile",
             )
         if self.lora_rank and self.frozen:

@@ -222,7 +222,7 @@ def _check_ours(folder: Path, fs: FileSystem) -> None:
     if foreign:
         raise SnapshotError(
             f"{folder}: wanted a checkpoint to replace, or nothing, got a folder with "
-            f"somebody else's {foreign[0]!r} in it; give a folder that holds nothing else, such as "
+            f"{foreign[0]!r}, which is none of a checkpoint's, in it; give a folder that holds nothing else, such as "
             f"{folder / 'checkpoint'}"
         )
 

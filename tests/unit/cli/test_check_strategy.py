@@ -50,7 +50,7 @@ WRONG = {
         "def plan(self, tensor, cluster, facts):\n"
         "        found = super().plan(tensor, cluster, facts)\n"
         "        return replace(found, adds=tuple(() for _ in found.adds))",
-        r"nobody adds \[0",
+        r"no member adds \[0",
     ),
     "a count": (
         "number = itertools.count()\n    def plan(self, tensor, cluster, facts):\n"

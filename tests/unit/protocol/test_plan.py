@@ -203,7 +203,7 @@ TWO = {"homes": (0, 1), "num_shards": 2, "blocks": (Block(first=0, last=2, membe
         ({"homes": (0,)}, "wanted a home for each of 2 workers"),
         ({"homes": (0, 2)}, "worker 1 has its home on device 2, and there are devices 0 to 1"),
         ({"adds": ((0, 1, 2), ())}, r"device 0 adds \(0, 1, 2\), and reaches each of \(0, 1\) of its node once"),
-        ({"adds": ((0,), ())}, r"nobody adds \[1\]"),
+        ({"adds": ((0,), ())}, r"no member adds \[1\]"),
         ({"blocks": (Block(first=0, last=2, members=(0, 1)),), "adds": ((0, 1), (1,))}, r"\[1\] are added twice"),
         ({"blocks": (Block(first=0, last=1, members=(0,)),)}, "blocks end at shard 1 of 2"),
         ({"blocks": (Block(first=1, last=2, members=(0,)),)}, r"blocks must take shards 0..2 in order"),

@@ -163,7 +163,7 @@ def test_the_neighbours_of_a_checkpoint_are_left_alone(tmp_path):
 )
 def test_a_folder_with_anything_else_in_it_is_never_replaced(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    with pytest.raises(SnapshotError, match=f"somebody else's '{name}'"):
+    with pytest.raises(SnapshotError, match=f"'{name}', which is none of a checkpoint's"):
         write(tmp_path, 1)
     assert (tmp_path / name).read_text() == content
 

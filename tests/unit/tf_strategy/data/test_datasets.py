@@ -61,7 +61,7 @@ def test_files_may_differ_by_a_batch_and_nothing_else_may():
 def test_endless_data_beside_others_are_refused(split):
     with pytest.raises(MismatchError, match=r"ranks 0, 2: without an end, rank 1: 5 batches"):
         must_ask(parts(INFINITE, 5, INFINITE, split=split))
-    with pytest.raises(MismatchError, match=r"rank 0: 1 batches, rank 1: nobody knows how many; .*assert_cardinality"):
+    with pytest.raises(MismatchError, match=r"rank 0: 1 batches, rank 1: an unknown number; .*assert_cardinality"):
         must_ask(parts(1, UNKNOWN, split=split))
 
 
@@ -76,7 +76,7 @@ ORDERS = {
     "seed": (r"different global seeds \(rank 0: seed 7, rank 1: seed 8\).*set_random_seed", [*DataSplit][1:]),
     "shuffles": ("some ranks alone have run a random operation.*give shuffle one seed", [DataSplit.BY_BATCHES]),
     "python_random": ("and Python's random would draw other numbers.*a PyDataset by", [*DataSplit][1:]),
-    "numpy_random": ("and numpy.random would draw other numbers.*on all ranks alike", [*DataSplit][1:]),
+    "numpy_random": ("and numpy.random would draw other numbers.*the same from it on all ranks", [*DataSplit][1:]),
 }
 
 
