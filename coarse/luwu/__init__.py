@@ -1,1 +1,1 @@
-"""Models whose states live on memory devices and disks, and that workers pull and push over the network (LuWu)."""
+"""Models with states on memory devices and disks, which workers pull and push by the network (LuWu)."""

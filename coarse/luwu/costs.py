@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What an optimizer node's instructions cost; sizes are the PagedModel that it serves."""
+"""Costs of an optimizer node's instructions, whose sizes come from the PagedModel that it serves."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ from coarse.protocol.costs import Cost, Costs, Way, cost_of, free
 from coarse.protocol.dtypes import DType
 
 _SUM_BYTES = 4
-"""Of an element's sum of gradients."""
+"""Bytes of one element's sum of gradients."""
 
 
 def _elements(one: Any, model: PagedModel) -> int:  # noqa: ANN401

@@ -28,13 +28,13 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _SIOCGIFADDR, _SIOCGIFNETMASK = 0x8915, 0x891B
 _LOOPBACK = "127.0.0.1"
 _BUFFER_BYTES = 8 * MIB
-"""Asked of the kernel for each socket; what it gives is what a window is made for."""
+"""Buffer size asked of the kernel for each socket; the size that it gives is what a window is made for."""
 _MOST_SEGMENTS = 64
 _MOST_AT_ONCE = 16
-"""Large datagrams that are read before they are looked at."""
+"""Number of large datagrams that are read before they are looked at."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(struct.calcsize("=i"))
 _MOST_BYTES = 65_507
-"""Of one call, and of one datagram."""
+"""Most bytes of one call, and of one datagram."""
 IP_AND_UDP_BYTES = 28
 _ONE_BY_ONE = frozenset({errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 """Answers of a kernel or device that cuts nothing itself."""
@@ -44,7 +44,7 @@ class DatagramLink:
     """One end of a link."""
 
     def __init__(self, loss: float = 0.0, seed: Sequence[int] = (0,)) -> None:
-        """`loss`: the share of datagrams that are dropped when they come, drawn by `seed`."""
+        """Open a socket; `loss` is the share of datagrams that are dropped when they come, drawn by `seed`."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._socket.bind(("", 0))
         for forced, asked in (
@@ -60,56 +60,57 @@ class DatagramLink:
         self._cuts = True
         self._buffers = np.empty((_MOST_AT_ONCE, 1 << 16), np.uint8)
         self._held: deque[tuple[list[memoryview], int]] = deque()
-        """What the kernel has had no room for."""
+        """Datagrams, with the size of each segment, that the kernel has had no room for."""
         self._loss = loss
         self._draws = np.random.default_rng(list(seed))
         self.num_dropped = 0
-        """Datagrams that were lost on purpose."""
+        """Number of datagrams that were lost on purpose."""
         self.num_sent = self.num_received = self.sent_bytes = self.received_bytes = 0
-        """Datagrams, and their bytes without the headers of UDP and IP."""
+        """Numbers of datagrams, and their bytes without the headers of UDP and IP."""
 
     def fileno(self) -> int:
-        """The descriptor, to sleep on."""
+        """Return the descriptor, to sleep on."""
         return self._socket.fileno()
 
     @property
     def port(self) -> int:
-        """Where datagrams for it go."""
+        """Port to which datagrams for this end go."""
         port: int = self._socket.getsockname()[1]
         return port
 
     @property
     def room_bytes(self) -> int:
-        """What the kernel keeps of what came and was not read; about half of it for payloads."""
+        """Bytes that the kernel keeps of datagrams that were not read; about half of it is for payloads."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
     def connect(self, address: str, port: int) -> None:
-        """Have a peer; datagrams of nobody else come from now on."""
+        """Connect to a peer; from now on datagrams come from it alone."""
         self._socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
         self._socket.connect((address, port))
 
     @property
     def payload_bytes(self) -> int:
-        """What fills a datagram that the link carries in one piece."""
+        """Bytes that fill a datagram which the link carries in one piece."""
         return min(self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU) - IP_AND_UDP_BYTES, _MOST_BYTES)
 
     def close(self) -> None:
-        """Give the socket up."""
+        """Close the socket."""
         self._socket.close()
 
     # --- sending
 
     def send(self, parts: Sequence[memoryview | bytes]) -> None:
-        """One datagram, of these parts."""
+        """Send one datagram, made of these parts."""
         views = [memoryview(part).cast("B") for part in parts]
         self._put(views, sum(len(view) for view in views))
 
     def send_packets(self, headers: np.ndarray, payloads: Sequence[np.ndarray], packet_bytes: int) -> None:
-        """A datagram for each header.
+        """Send a datagram for each header.
 
         Args:
             headers: (n, HEADER_BYTES) uint8.
-            payloads: uint8, of packets that lie behind one another; each but a payload's last has `packet_bytes`.
+            payloads: uint8, of packets that lie behind one another.
+            packet_bytes: size of each packet but a payload's last, which may be smaller.
         """
         whole = packet_bytes + HEADER_BYTES
         most = min(_MOST_SEGMENTS, max(1, _MOST_BYTES // whole))
@@ -128,11 +129,11 @@ class DatagramLink:
 
     @property
     def has_held(self) -> bool:
-        """Whether something is held back until the kernel has room."""
+        """True if something is held back until the kernel has room."""
         return bool(self._held)
 
     def flush(self) -> bool:
-        """Send what was held back; whether nothing is any more."""
+        """Send what was held back; return whether nothing is held back any more."""
         while self._held:
             parts, segment = self._held[0]
             if not self._try(parts, segment):
@@ -145,7 +146,7 @@ class DatagramLink:
             self._held.append(([memoryview(bytes(part)) for part in parts], segment))  # they may be overwritten
 
     def _try(self, parts: list[memoryview], segment: int) -> bool:
-        """Hand parts to the kernel, to be cut into datagrams of so many bytes; False where it has no room."""
+        """Give the kernel parts to be cut into datagrams of so many bytes; return False where it has no room."""
         nbytes = sum(len(part) for part in parts)
         count = -(-nbytes // segment)
         try:
@@ -175,9 +176,9 @@ class DatagramLink:
     # --- receiving
 
     def receive(self) -> Iterator[tuple[Frame, np.ndarray]]:
-        """What has come: frames, and what each carries, which is overwritten when the next is asked for.
+        """Yield each frame that has come and its bytes, which are overwritten when the next is asked for.
 
-        Of data it is (n, bytes of a packet) uint8, of others (n,).
+        The bytes of data are (n, bytes of a packet) uint8, those of other frames (n,).
         """
         come = _MOST_AT_ONCE
         while come == _MOST_AT_ONCE:
@@ -197,7 +198,10 @@ class DatagramLink:
                 begin = end
 
     def _receive_into(self, buffer: np.ndarray) -> tuple[int, int] | None:
-        """What came as one: its bytes, and those of each of its datagrams but the last; None: nothing has come."""
+        """Read what came as one; return its bytes, and those of each of its datagrams but the last.
+
+        None: nothing has come.
+        """
         try:
             nbytes, ancillary, _, _ = self._socket.recvmsg_into([buffer.data], _ANCILLARY_BYTES)
         except (BlockingIOError, ConnectionRefusedError):
@@ -211,7 +215,7 @@ class DatagramLink:
         return nbytes, segment
 
     def receive_raw(self, buffer: np.ndarray) -> int:
-        """Take what came as one into (n,) uint8, and look at nothing; how many bytes it was, 0: nothing has come."""
+        """Read what came as one into (n,) uint8 unseen; return its number of bytes, 0 if nothing has come."""
         size = self._receive_into(buffer)
         return 0 if size is None else size[0]
 
@@ -221,7 +225,7 @@ class DatagramLink:
         yield from self._cut_apart(raw[whole * segment :].reshape(1, -1))
 
     def _cut_apart(self, datagrams: np.ndarray) -> Iterator[tuple[Frame, np.ndarray]]:
-        """(n, bytes) uint8 as frames, but for what is too short to be one, and what is lost on purpose."""
+        """Yield frames of (n, bytes) uint8, without those too short to be one and those lost on purpose."""
         if not len(datagrams) or datagrams.shape[1] < HEADER_BYTES:
             return
         lost = np.flatnonzero(self._draws.random(len(datagrams)) < self._loss).tolist() if self._loss else []
@@ -241,7 +245,7 @@ class DatagramLink:
 
 
 def _others(datagrams: np.ndarray) -> Iterator[tuple[Frame, np.ndarray]]:
-    """Frames that are no data, or of data without bytes."""
+    """Yield frames that are no data, or data without bytes."""
     for datagram in datagrams:
         if (frame := frame_of(datagram.tobytes())) is not None:
             yield frame, datagram[HEADER_BYTES:]
@@ -251,13 +255,16 @@ def _others(datagrams: np.ndarray) -> Iterator[tuple[Frame, np.ndarray]]:
 
 
 def own_place() -> str:
-    """A name of this host's network; two processes with the same reach one another by the loopback interface."""
+    """Return a name of this host's network namespace.
+
+    Two processes with the same name reach one another by the loopback interface.
+    """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def own_addresses() -> list[str]:
-    """This host's IPv4 addresses with their networks, such as 10.0.0.1/24, but for the loopback's."""
+    """Return this host's IPv4 addresses with their networks, such as 10.0.0.1/24, without the loopback's."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -275,7 +282,7 @@ def own_addresses() -> list[str]:
 
 
 def address_of(place: str, addresses: Sequence[str], own: Sequence[str]) -> str:
-    """Where a peer is reached that has said its `own_place()` and `own_addresses()`.
+    """Return the address of a peer that has sent its `own_place()` and `own_addresses()`.
 
     Raises:
         ConfigError: there is no way.

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The records of models in the network (LuWu): between workers and optimizer nodes.
+"""Records of models in the network (LuWu), between workers and optimizer nodes.
 
 [Note: paged records] A record has the worker's number, that of the optimizer node, and the model's number in this job.
 A worker and an optimizer node on different hosts speak by way of the device that the worker is attached to. Worker 0
@@ -14,7 +14,7 @@ from coarse.protocol.codec import register_records
 
 
 class PagedOpen(NamedTuple):
-    """A worker joins a model; worker 0's fragments are its declaration."""
+    """Record of a worker that joins a model; worker 0's fragments are its declaration."""
 
     client: int
     device: int
@@ -24,7 +24,7 @@ class PagedOpen(NamedTuple):
 
 
 class PagedOpened(NamedTuple):
-    """A node has opened a model for a worker; fragments of JSON."""
+    """Record of a node that has opened a model for a worker, in fragments of JSON."""
 
     client: int
     device: int
@@ -34,7 +34,7 @@ class PagedOpened(NamedTuple):
 
 
 class PagedFailed(NamedTuple):
-    """A model cannot be opened, or cannot go on; `error` is a class name of errors.py."""
+    """Record of a model that cannot be opened, or cannot go on; `error` is a class name of errors.py."""
 
     client: int
     device: int
@@ -44,21 +44,21 @@ class PagedFailed(NamedTuple):
 
 
 class PagedAsk(NamedTuple):
-    """A worker's next operation at a node."""
+    """Record of a worker's next operation at a node."""
 
     client: int
     device: int
     model: int
     operation: tuple[int | float | str, ...]
-    """See `wire_of` in coarse/luwu/store/operations.py."""
+    """Operation on the wire; see `wire_of` in coarse/luwu/store/operations.py."""
     present: int
-    """Of a push: a bit for each tensor that the worker has."""
+    """Bit for each tensor of a push that the worker has."""
     offset: int
-    """Of a push: where its values lie in device memory; -1: they come chunk by chunk through the staging slots."""
+    """Offset of a push's values in device memory; -1: they come chunk by chunk through the staging slots."""
 
 
 class PagedData(NamedTuple):
-    """Packets [begin, end) of a stream are there; see `Data` in coarse/luwu/many_to_one/packets.py."""
+    """Packets [begin, end) of a stream that are there; see `Data` in coarse/luwu/many_to_one/packets.py."""
 
     client: int
     device: int
@@ -71,13 +71,13 @@ class PagedData(NamedTuple):
 
 
 class PagedBeat(NamedTuple):
-    """A heartbeat of a stream's receiver; see `Beat` there."""
+    """Heartbeat of a stream's receiver; see `Beat` in coarse/luwu/many_to_one/packets.py."""
 
     client: int
     device: int
     model: int
     is_up: bool
-    """Whether it is of the stream of pushes."""
+    """True if the stream is that of pushes."""
     ack: int
     credit: int
     beyond: int
@@ -85,7 +85,7 @@ class PagedBeat(NamedTuple):
 
 
 class PagedNorm(NamedTuple):
-    """The sum of squares of a node's sums of gradients, which was asked for."""
+    """Sum of squares of a node's sums of gradients, which was asked for."""
 
     client: int
     device: int
@@ -94,23 +94,26 @@ class PagedNorm(NamedTuple):
 
 
 class PagedState(NamedTuple):
-    """A fragment of a worker's own state after a step, in base 64, to be committed with it."""
+    """Fragment of a worker's own state after a step, in base 64, to be committed with the step."""
 
     client: int
     device: int
     model: int
     number: int
-    """Of the commits that were asked for since the model was opened."""
+    """Number of the commit, counting those that were asked for since the model was opened."""
     is_last: bool
     text: str
 
 
 class PagedPrepared(NamedTuple):
-    """A node has a step on its disks; fragments of JSON: by unit which slot and version, and the settings."""
+    """Record of a node that has a step on its disks.
+
+    It comes in fragments of JSON: by unit its slot and version, and its tensors' steps.
+    """
 
     node: int
     device: int
-    """The node that writes the record."""
+    """Node that writes the commit record."""
     model: int
     step: int
     is_last: bool
@@ -118,7 +121,7 @@ class PagedPrepared(NamedTuple):
 
 
 class PagedCommitted(NamedTuple):
-    """A step is committed."""
+    """Record of a step that is committed."""
 
     client: int
     device: int
@@ -127,7 +130,7 @@ class PagedCommitted(NamedTuple):
 
 
 class PagedLook(NamedTuple):
-    """A worker wants to see an array of a chunk, as it is after so many of its operations."""
+    """Record of a worker that looks at an array of a chunk, as it is after `num_before` of its operations."""
 
     client: int
     device: int
@@ -140,18 +143,18 @@ class PagedLook(NamedTuple):
 
 
 class PagedLooked(NamedTuple):
-    """The array lies in the worker's slot for it."""
+    """Record of an array that lies in the worker's slot for it."""
 
     client: int
     device: int
     model: int
     token: int
     steps: tuple[int, ...]
-    """By tensor of the unit, how many steps it has had."""
+    """Number of steps that each tensor of the unit has had."""
 
 
 class PagedQuery(NamedTuple):
-    """A worker that waited too long asks what is lacking."""
+    """Question of a worker that waited too long, about what is lacking."""
 
     client: int
     device: int
@@ -160,7 +163,7 @@ class PagedQuery(NamedTuple):
 
 
 class PagedStatus(NamedTuple):
-    """The answer."""
+    """Answer to a PagedQuery."""
 
     client: int
     device: int
@@ -170,31 +173,31 @@ class PagedStatus(NamedTuple):
 
 
 class PagedTree(NamedTuple):
-    """What an optimizer node and the other devices of its tree tell one another when a model begins or ends."""
+    """Record between an optimizer node and its tree's other devices, when a model begins or ends."""
 
     source: int
     device: int
     model: int
     root: int
-    """The optimizer node's device."""
+    """Device of the optimizer node."""
     what: str
     is_last: bool
     text: str
-    """A fragment of JSON."""
+    """Fragment of JSON."""
 
 
 class PagedClose(NamedTuple):
-    """A worker is done with a model."""
+    """Record of a worker that leaves a model."""
 
     client: int
     device: int
     model: int
     reason: str
-    """Why it gives the model up, which then goes no further; empty: it has all that it wanted."""
+    """Reason to give the model up, which then goes no further; empty if the worker has all that it wanted."""
 
 
 class PagedClosed(NamedTuple):
-    """A node has closed a model's folders, which others may open."""
+    """Record of a node that has closed a model's folders, which others may open."""
 
     client: int
     device: int
@@ -211,8 +214,8 @@ RECORDS: tuple[type, ...] = (
 )  # fmt: skip
 register_records("luwu", RECORDS)
 TO_DEVICE: tuple[type, ...] = (PagedOpen, PagedAsk, PagedState, PagedLook, PagedQuery, PagedClose)
-"""Those of workers, which their own device passes on where the node is elsewhere."""
+"""Records of workers, which their own device forwards where the node is elsewhere."""
 TO_CLIENT: tuple[type, ...] = (
     PagedOpened, PagedFailed, PagedNorm, PagedCommitted, PagedLooked, PagedStatus, PagedClosed,
 )  # fmt: skip
-"""Those of nodes, which the worker's own device passes on."""
+"""Records of nodes, which the worker's own device forwards."""

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a device's models ask of its driver, beside records to be sent. Each is answered by `DeviceModels.on_result`."""
+"""Steps that a device's models ask of its driver; `DeviceModels.on_result` takes the answers."""
 
 from typing import Any, NamedTuple
 
@@ -12,77 +12,77 @@ from coarse.luwu.store.stream import Ring
 
 
 class OpenStore(NamedTuple):
-    """Open the folders of a model; answered with a StoreOpened."""
+    """Step that opens the folders of a model; answered with a StoreOpened."""
 
     model: int
     declaration: Declaration
     num_clients: int
-    """Workers of this host."""
+    """Number of workers of this host."""
     num_below: int
-    """Other devices that push to this one."""
+    """Number of other devices that push to this one."""
     resumed: Commit | None
-    """The record that the first optimizer node found, for the others."""
+    """Record that the first optimizer node found, for the others."""
 
 
 class StoreOpened(NamedTuple):
-    """Folders are open."""
+    """Answer that folders are open."""
 
     resumed: Commit | None
     plan: MemoryPlan
     told: str
-    """Where states are and how, for people."""
+    """Place and kind of the states, for people."""
 
 
 class UseMemory(NamedTuple):
-    """Make buffers, the window at an offset of device memory. Needs no answer."""
+    """Step that makes buffers, and the window at an offset of device memory; it needs no answer."""
 
     model: int
     plan: MemoryPlan
     window: int
     gradients: tuple[int, ...]
-    """Where each worker's room for gradients begins, which has to be zeros: it may have been used before."""
+    """Offset of each worker's room for gradients, which has to be zeros: it may have been used before."""
 
 
 class PlaceOfValues(NamedTuple):
-    """Where values that were pushed lie in device memory."""
+    """Place in device memory of values that were pushed."""
 
     offset: int
     dtype: int
     is_zeroed: bool
-    """Whether to leave zeros behind, for the next gradients to be added to."""
+    """True if zeros are to be left behind, for the next gradients to be added to."""
     ring: Ring | None = None
-    """Past the end of which they go on at its beginning."""
+    """Ring past whose end the values go on at its beginning; None if they lie in no ring."""
 
 
 class OpenLinks(NamedTuple):
-    """Make ready for the links of a tree; answered with what the peers have to know."""
+    """Step that makes the ends of a tree's links; answered with the facts that the peers have to know."""
 
     model: int
     root: int
     peers: tuple[int, ...]
-    """Devices."""
+    """Devices at the other ends."""
     network: str
     loss: float
 
 
 class ConnectLinks(NamedTuple):
-    """Have links lead to their peers."""
+    """Step that connects links to their peers."""
 
     model: int
     root: int
     peers: dict[int, dict[str, Any]]
-    """By device, what `OpenLinks` has said there of this one."""
+    """Description that each device has given of its end towards this device, after `OpenLinks`."""
 
 
 class CloseLinks(NamedTuple):
-    """Give links up."""
+    """Step that closes links."""
 
     model: int
     root: int
 
 
 class SendFrame(NamedTuple):
-    """Send a message to a device of a tree, with packets' payloads."""
+    """Step that sends a message to a device of a tree, with packets' payloads."""
 
     device: int
     frame: Frame
@@ -92,62 +92,62 @@ class SendFrame(NamedTuple):
 
 
 class StorePackets(NamedTuple):
-    """Keep packets of the frame that is being handed over."""
+    """Step that keeps packets of the frame that is being processed."""
 
     ring: Ring
     begin: int
     end: int
     row: int
-    """Which of the frame's packets the first is."""
+    """Index of the first of these among the frame's packets."""
 
 
 class AddPackets(NamedTuple):
-    """Combine values in order; those of half types are widened first."""
+    """Step that combines values in order; those of half types are widened first."""
 
     sources: tuple[PlaceOfValues, ...]
     target: int
     num_elements: int
     combine: str
-    """A key of COMBINE."""
+    """Key of COMBINE."""
     wire: int
-    """The type of the target, a DType."""
+    """Type of the target, a DType."""
 
 
 class ZeroValues(NamedTuple):
-    """Leave zeros behind, for the next gradients to be added to."""
+    """Step that leaves zeros behind, for the next gradients to be added to."""
 
     offset: int
     nbytes: int
 
 
 class SendLooked(NamedTuple):
-    """Bring what was looked at to a worker of another host, by its device."""
+    """Step that brings values to a worker of another host that looks at them, by its device."""
 
     model: int
     token: int
-    """Of the look."""
+    """Token of the look."""
     device: int
     record: PagedLooked
 
 
 class StoreWork(NamedTuple):
-    """Carry out an instruction of a PagedOptimizer."""
+    """Step that carries out an instruction of a PagedOptimizer."""
 
     model: int
     instruction: StoreInstruction
     values: tuple[PlaceOfValues, ...] = ()
-    """Of AddSum: what to add, in order. Of Look: where to put it."""
+    """Places of the values to be added, in order, for AddSum; place of the result, for Look."""
 
 
 class WriteRecord(NamedTuple):
-    """Write a commit's record."""
+    """Step that writes a commit's record."""
 
     model: int
     commit: Commit
 
 
 class CloseStore(NamedTuple):
-    """Close the folders of a model. Needs no answer."""
+    """Step that closes the folders of a model; it needs no answer."""
 
     model: int
 

@@ -1,4 +1,4 @@
-"""What adds buckets in the network: a memory device in place of SwitchML's or SHARP's switch."""
+"""Switch that adds buckets in the network: a memory device in place of SwitchML's or SHARP's switch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,21 @@ _STREAM = "coarse.luwu.switch_stream:SwitchStream"
 
 @dataclass(frozen=True, kw_only=True)
 class Switch(ReducerSource):
-    """An all-reduce through a tree of switches: workers push, the root adds, and the sums go back (NSDI 2021, SwitchML;
-    COM-HPC 2016, SHARP). All workers say the same.
+    """All-reduce through a tree of switches: workers push, the root adds, and the sums go back.
+
+    It follows SwitchML (NSDI 2021) and SHARP (COM-HPC 2016). All workers make the same statement.
     """
 
     sum: str = "float32"
-    """"float32": in the order of workers within a device and of devices by their first worker (SHARP adds floats).
-    "int32-switchml" (SwitchML's format), "int64": as integers, the same bits for any tree; workers agree on the
-    exponent of each 1,024 elements by an all-reduce of its own, one bucket ahead."""
+    """Way of adding: "float32" in the order of workers within a device and of devices by their first worker (SHARP adds
+    floats). "int32-switchml" (SwitchML's format) and "int64" add integers, with the same bits for any tree; workers
+    agree on the exponent of each 1,024 elements by a separate all-reduce, one bucket ahead."""
     device: int | None = None
-    """The memory device that is the root; by default one whose host has no workers, else the first."""
+    """Memory device that is the root; by default one whose host has no workers, else the first."""
     below: Mapping[int, Sequence[int]] | None = None
-    """Of further switches, the devices below each; by default each host's device speaks with the root."""
+    """Devices below each further switch; by default each host's device speaks with the root."""
     network: str = "mpi"
-    """By what packets go from host to host: "mpi" or "udp"."""
+    """Network by which packets go from host to host: "mpi" or "udp"."""
     loss: float = 0.0
     """Share of datagrams of "udp" to be dropped on purpose."""
 
@@ -45,11 +46,11 @@ class Switch(ReducerSource):
 
     @property
     def block_elements(self) -> int:
-        """Elements that share an exponent, so that a large one takes the others' precision; 1: none do."""
+        """Number of elements that share an exponent, so that a large one takes the others' precision; 1: none."""
         return EXPONENT_BLOCK if WIRES[self.sum].is_integer else 1
 
     def reducer(self, runtime: "Runtime") -> Reducer:
-        """Return what sums buckets through it."""
+        """Return the reducer that sums buckets through it."""
         from coarse.parallel.data.allreduce import AllreduceReducer
 
         client = runtime.require_client()
@@ -58,7 +59,7 @@ class Switch(ReducerSource):
         )
 
     def tree(self, placement: Placement) -> Tree:
-        """Through which the workers of a job are added.
+        """Plan the tree through which the workers of a job are added.
 
         Raises:
             ConfigError: devices that there are not; see plan_tree.

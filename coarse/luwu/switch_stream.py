@@ -26,23 +26,23 @@ from coarse.protocol.records import Descriptor
 from coarse.storage.reduce import scale
 
 _ADDING, _AGREEING = range(2)
-"""Lanes."""
+"""Lanes of the thread."""
 _GIVEN_UP = "an all-reduce was not finished"
 
 
 class _Until:
-    """Something that a job waits for; see Awaited."""
+    """Event that a job waits for; see Awaited."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self.is_over = is_over
 
     def missing(self) -> tuple[int, ...]:
-        """Who is lacked is asked of the root, by who waits."""
+        """Return no ranks: the waiting thread asks the root for those that are missing."""
         return ()
 
 
 class _Open:
-    """The buckets that are all-reduced, until there are others."""
+    """Buckets that are all-reduced, until there are others."""
 
     def __init__(self, client: Client, switch: Switch, placement: Placement, descriptors: Sequence[Descriptor]) -> None:
         wire = WIRES[switch.sum]
@@ -57,18 +57,18 @@ class _Open:
         )  # fmt: skip
         self.unit_of = {one.name: unit for unit, one in enumerate(descriptors)}
         self.values = [np.zeros(unit.num_elements, wire.storage) for unit in units]
-        """By unit, what is pushed and pulled."""
+        """Values by unit, which are pushed and pulled."""
         self.sums: RemoteModel = new_model(client)
         self.maxima: RemoteModel | None = new_model(client) if wire.is_integer else None
-        """By which exponents are agreed on."""
+        """Model by which exponents are agreed on."""
         self._of_exponents = exponents_of_model(self.declaration)
         self.num_exponents = [unit.num_elements for unit in self._of_exponents.model.units]
-        """By unit, with what aligns them."""
+        """Number of exponents by unit, with those that align them."""
         self.is_open = False
         self._refusal: BaseException | None = None
 
     def open(self) -> None:
-        """All workers come to it."""
+        """Open the models; all workers do."""
         try:
             self.sums.open(self.declaration)
             if self.maxima is not None:
@@ -79,29 +79,29 @@ class _Open:
         self.is_open = True
 
     def opened(self) -> Waits:
-        """Wait until it is open; raises why it will not be."""
+        """Wait until it is open; raise the error that prevented it."""
         yield _Until(lambda: self.is_open or self._refusal is not None)
         if self._refusal is not None:
             raise self._refusal
 
     def close(self, reason: str) -> None:
-        """All workers leave."""
+        """Close the models; all workers do."""
         self.sums.close(reason)
         if self.maxima is not None:
             self.maxima.close(reason)
 
 
 class SwitchFlight:
-    """A bucket that is on its way."""
+    """Bucket that is on its way."""
 
     def __init__(self, pending: Pending, agreed: Pending | None, opened: _Open) -> None:
-        """`agreed`: what is awaited before, where exponents are agreed on."""
+        """Start with `agreed`, which is awaited first where exponents are agreed on."""
         self.pending = pending
         self._agreed = agreed
         self._opened = opened
 
     def wait(self) -> None:
-        """See Flight."""
+        """Wait for the sum; a stall is raised with the root's reasons."""
         try:
             self.pending.wait()
         except StallError as stalled:
@@ -114,13 +114,16 @@ class SwitchFlight:
 
 
 class SwitchStream:
-    """A thread with two lanes: in one workers agree on a bucket's exponents while in the other the one before it is
-    added."""
+    """Thread with two lanes for a switch's all-reduces.
+
+    In one lane workers agree on a bucket's exponents while in the other the bucket before it is added.
+    """
 
     takes_gpus = False
 
     def __init__(self, client: Client, switch: Switch, placement: Placement) -> None:
-        """
+        """Start the thread.
+
         Raises:
             ConfigError: devices that there are not, or that make no tree.
         """
@@ -134,15 +137,15 @@ class SwitchStream:
         self._thread = ProgressThread(client.link, "coarse-switch")
         self._now: _Open | None = None
         self._flights: deque[Pending] = deque()
-        """Of which some may not be over."""
+        """Jobs, some of which may not be over."""
         self._is_closed = False
         client.before_leaving.append(self.close)
 
     def open(self) -> None:
-        """See Stream."""
+        """Do nothing, as models are opened when buckets are prepared."""
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
-        """See Stream.
+        """Open models for these buckets, in the thread.
 
         Raises:
             ConfigError: a bucket of a type that float32 does not hold.
@@ -158,7 +161,7 @@ class SwitchStream:
         self._submit(_ADDING, partial(_follow, before, self._now), "the opening of the switch")
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> SwitchFlight:
-        """See Stream."""
+        """Begin the all-reduce of a bucket."""
         opened = self._now
         assert opened is not None
         unit = opened.unit_of[descriptor.name]
@@ -173,7 +176,7 @@ class SwitchStream:
         return SwitchFlight(self._submit(_ADDING, add, f"the all-reduce of {descriptor.name!r}"), agreed, opened)
 
     def close(self) -> None:
-        """See Stream; shutdown does it, too."""
+        """End the thread and close the models; shutdown does it, too."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -201,7 +204,7 @@ class SwitchStream:
         exponents: np.ndarray,
         agreed: Pending | None,
     ) -> Waits:
-        """Have a bucket added."""
+        """Add a bucket of all workers."""
         yield from opened.opened()
         num_elements, sent, form = len(values), opened.values[unit], self._form
         if form is None:
@@ -225,7 +228,7 @@ class SwitchStream:
 
 
 def _follow(before: _Open | None, opened: _Open) -> None:
-    """Others than before are all-reduced from now on."""
+    """Close the models of the buckets before, and open those of the new ones."""
     if before is not None:
         before.close("")
     opened.open()

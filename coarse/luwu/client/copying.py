@@ -1,4 +1,4 @@
-"""How packets of a model come from a device's memory into a worker's, and from a worker's into a device's."""
+"""Copies of a model's packets between a worker's memory and a device's, in both directions."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from coarse.protocol.halves import widened
 def copy_packets(
     line: NodeLine, copy: Copy, view: Callable[[int, int], np.ndarray], declaration: Declaration
 ) -> None:
-    """Copy what was pulled to its target, or a chunk that is pushed to its staging slot.
+    """Copy pulled packets to their target, or a pushed chunk to its staging slot.
 
     `view` gives (nbytes,) uint8 of the device's memory from an offset on.
     """
@@ -50,7 +50,7 @@ def unit_exponents(
     unit: int,
     gradients: np.ndarray,  # (n,) of the unit, as the worker has them
 ) -> np.ndarray:
-    """A worker's own exponents of a unit's blocks, chunk by chunk: (m,) int64."""
+    """Return this worker's own exponents of a unit's blocks, chunk by chunk: (m,) int64."""
     model, dtype = declaration.model, declaration.type_in_worker(GRADIENTS)
     return np.concatenate([
         chunk_exponents(widened(gradients[begin:end], dtype)) for begin, end in model.chunks(unit)

@@ -1,4 +1,7 @@
-"""The exponents of integer sums: all workers agree on each block's before they push it (LuWu 3.2.2; SwitchML 3.7)."""
+"""Exponents of integer sums: all workers agree on each before they push (LuWu 3.2.2; SwitchML 3.7).
+
+Each block of a unit has one exponent.
+"""
 
 import math
 import threading
@@ -18,7 +21,7 @@ from coarse.protocol.dtypes import DType
 
 
 def exponents_of_model(declaration: Declaration) -> Declaration:
-    """An all-reduce by maximum along a model's trees, of one exponent for each block of its units."""
+    """Declare an all-reduce by maximum along a model's trees, with an exponent for each block of a unit."""
     model = declaration.model
     units = []
     for number, unit in enumerate(model.units):
@@ -41,10 +44,13 @@ class _Asked(NamedTuple):
 
 
 class ExponentAgreement:
-    """A thread that agrees on the exponents of pushes, one after the other, and has them packed then."""
+    """Thread that agrees on the exponents of pushes, one push after another, and then has them packed."""
 
     def __init__(self, model: RemoteModel, exponents: RemoteModel) -> None:
-        """`exponents` is open, of `exponents_of_model`; all workers put the same pushes in the same order."""
+        """Start the thread.
+
+        `exponents` is open, and is a model of `exponents_of_model`. All workers put the same pushes in the same order.
+        """
         self._model = model
         self._exponents = exponents
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
@@ -52,11 +58,11 @@ class ExponentAgreement:
         self._thread.start()
 
     def put(self, line: NodeLine, unit: int, pushed: Pushed, source: np.ndarray | None) -> None:
-        """A push of this worker's next gradients."""
+        """Queue a push of this worker's next gradients."""
         self._asked.put(_Asked(line, unit, pushed, source))
 
     def close(self, reason: str) -> None:
-        """No push will come any more."""
+        """Close the model of exponents and end the thread; no push will come any more."""
         self._asked.put(None)
         self._exponents.close(reason)
         self._thread.join()
@@ -73,7 +79,7 @@ class ExponentAgreement:
             self._model.fail(error)
 
     def _own(self, asked: _Asked) -> np.ndarray:
-        """This worker's exponents, (n,) int32 by block."""
+        """Return this worker's exponents, (n,) int32 by block."""
         found = np.full(self._exponents.declaration.model.units[asked.unit].num_elements, ZERO_EXPONENT, np.int32)
         if asked.source is not None:
             own = unit_exponents(self._model.declaration, asked.unit, asked.source)

@@ -1,4 +1,4 @@
-"""What optimizer nodes wait for, as a worker asks them that has waited too long."""
+"""Questions of a worker that has waited too long: it asks optimizer nodes for what they wait."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -10,10 +10,10 @@ from coarse.luwu.records import PagedQuery, PagedStatus
 
 
 class Inquiry:
-    """Of one model."""
+    """Inquiry about one model."""
 
     def __init__(self, link: DeviceLink, number: int, near: Callable[[int], int]) -> None:
-        """`near` gives the device of this host by which an optimizer node is reached."""
+        """Start without questions; `near` gives the device of this host by which an optimizer node is reached."""
         self._link = link
         self._number = number
         self._near = near
@@ -21,11 +21,11 @@ class Inquiry:
         self._statuses: dict[int, str] = {}
 
     def on_status(self, status: PagedStatus) -> None:
-        """A node has answered."""
+        """Note a node's answer."""
         self._statuses[status.token] = status.text
 
     def reasons(self, nodes: Sequence[int]) -> str:
-        """What each says, for people; they have a while to answer."""
+        """Return each node's answer as text for people; a node has `ANSWER_S` seconds to answer."""
         client = self._link.protocol.client
         tokens = {next(self._tokens): device for device in nodes}
         self._link.tell([

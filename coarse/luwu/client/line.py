@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A worker's line to one optimizer node: operations, the stream of what it pulls, and that of what it pushes."""
+"""Connection of a worker to one optimizer node: operations, and the streams of its pulls and pushes."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -18,37 +18,37 @@ from coarse.luwu.store.stream import ChunkStream, Ring, Span
 
 @dataclass(eq=False)
 class Pulled:
-    """A pull under way."""
+    """Pull under way."""
 
     unit: int
     target: np.ndarray | None
-    """(n,) uint8 of the unit's flat array; None: nobody wants it any more."""
+    """(n,) uint8 of the unit's flat array; None if no one wants it any more."""
     num_left: int
-    """Packets that are not there."""
+    """Number of packets that have not come."""
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it is in its target."""
+        """True if all packets are in the target."""
         return not self.num_left
 
 
 @dataclass(eq=False)
 class Pushed:
-    """A push under way."""
+    """Push under way."""
 
     end: int
-    """The packet behind its last."""
+    """End of the push: the packet behind its last."""
     source: np.ndarray | None
-    """(n,) of what is copied to staging slots; None: the values lie in device memory, or there are none."""
+    """(n,) of the values to be copied to staging slots; None if the values lie in device memory, or there are none."""
     line: "NodeLine"
     is_ready: bool = True
-    """Whether its source may be copied; see `supply`."""
+    """True if the source may be copied; `supply` makes it so."""
     exponents: np.ndarray | None = None
-    """By block of the unit, of what is packed; None: its bits are."""
+    """Exponents by block of the unit, for values that are packed with them; None if the bits themselves are packed."""
 
     @property
     def is_done(self) -> bool:
-        """Whether its values were added, and their memory is free."""
+        """True if the values were added, and their memory is free."""
         return self.line.added_end >= self.end
 
 
@@ -63,91 +63,96 @@ class GradientRoom:
 
 
 class Copy(NamedTuple):
-    """Packets of a chunk to be copied: from a device's window to a pull's target, or from a push's source to a staging
-    slot."""
+    """Packets of a chunk to be copied.
+
+    They go from a device's window to a pull's target, or from a push's source to a staging slot.
+    """
 
     span: Span
     begin: int
     end: int
     """Packets [begin, end) of the stream."""
     offset: int
-    """Where in device memory."""
+    """Offset in device memory."""
     pulled: Pulled | None
     pushed: Pushed | None
     stamp: int = NOTHING_CAME
-    """Of a pull: that of the packets' transmission."""
+    """Stamp of the packets' transmission, for a pull."""
 
 
 class Timeline(Protocol):
-    """Who wants to know when packets are copied."""
+    """Observer that is told when packets are copied."""
 
     def now_s(self) -> float:
-        """Seconds on its clock."""
+        """Return the seconds on its clock."""
         ...
 
     def copied(self, copy: Copy, begin_s: float, end_s: float) -> None:
-        """Some were."""
+        """Note that packets were copied between two times."""
         ...
 
 
 class Agreement(Protocol):
-    """What workers have to agree on before a push may be packed."""
+    """Agreement of all workers that a push needs before it may be packed."""
 
     def put(self, line: "NodeLine", unit: int, pushed: Pushed, source: np.ndarray | None) -> None:
-        """A push of this worker's next gradients."""
+        """Queue a push of this worker's next gradients."""
         ...
 
     def close(self, reason: str) -> None:
-        """No push will come any more."""
+        """End the agreement; no push will come any more."""
         ...
 
 
 class NodeLine:
-    """One worker, one model, one optimizer node. Records to be sent gather in `out`."""
+    """Connection of one worker and one model to one optimizer node; records to be sent gather in `out`."""
 
     def __init__(
         self, client: int, device: int, number: int, node: int, declaration: Declaration, opened: dict[str, Any]
     ) -> None:
-        """`opened` is what the node, and the device that the worker is attached to, have answered."""
+        """Start the line.
+
+        `opened` holds the answers of the node, and of the device that the worker is attached to.
+        """
         model = declaration.model
         self.device = device
         self.hub: int = opened["hub"]
-        """The device that the worker is attached to, in whose memory its values are: the node's own, on its host."""
+        """Device that the worker is attached to, in whose memory its values are: the node's own, on its host."""
         self.opened = opened
         self._model = model
         self._pull_bytes = window_slot_bytes(model, node)
         self._staging_bytes = staging_slot_bytes(declaration)
         self._push_window: int = opened["push_window"]
         self._ring = Ring(*opened["ring"]) if "ring" in opened else None
-        """Where what is pulled lies; None: in the node's window, chunk by chunk."""
+        """Ring that holds pulled packets; None if they lie in the node's window, chunk by chunk."""
         self.out: list[PagedAsk | PagedData | PagedBeat] = []
         self.copies: deque[Copy] = deque()
-        """What may be copied now."""
+        """Copies that may be made now."""
         self.num_operations = 0
         self._head = (client, device, number)
         self._down = ChunkStream(model, opened["down_elements"])
         depth = self._push_window if self._ring is not None else opened["num_window"] * self._down.most_packets
         self._receiver = Receiver(0, depth)
         self._pulls: dict[int, Pulled] = {}
-        """By message of the stream."""
+        """Pulls by message of the stream."""
         self._early: list[PagedData] = []
-        """What another worker's pulls have brought, and this one has not asked for yet."""
+        """Records of packets that another worker's pulls have brought, and that this one has not asked for yet."""
         self._up = ChunkStream(declaration.pushed, opened["up_elements"])
         self._sender = Sender(0, self._push_window, reorder=LOSSLESS)
         self._unstaged: deque[tuple[Span, Pushed]] = deque()
         self._staged: deque[int] = deque()
-        """Of each staging slot in use the packet behind its chunk's last."""
+        """End of the chunk in each staging slot in use: the packet behind the chunk's last."""
         self._num_staged = 0
 
     # --- operations
 
     def ask(self, operation: Operation, present: int = 0, offset: int = -1) -> None:
-        """The next operation."""
+        """Ask the node for the next operation."""
         self.num_operations += 1
         self.out.append(PagedAsk(*self._head, wire_of(operation), present, offset))
 
     def pull(self, unit: int, target: np.ndarray) -> Pulled:
-        """Ask for a unit's parameters, into (n,) uint8."""
+        """Ask for a unit's parameters, to be copied into (n,) uint8."""
         self.ask(Pull(unit))
         spans = self._down.append(unit)
         pulled = self._pulls[spans[0].message] = Pulled(unit, target, spans[-1].end - spans[0].first)
@@ -159,8 +164,10 @@ class NodeLine:
     def push(
         self, push: Push, present: int, offset: int = -1, source: np.ndarray | None = None, *, is_ready: bool = True
     ) -> Pushed:
-        """Push a unit's values: from `offset` of device memory, or from `source`, which is not read before it
-        `is_ready` or `supply` says so; where nothing is present, none."""
+        """Push a unit's values from `offset` of device memory or from `source`; none where nothing is present.
+
+        The source is not read before `is_ready` or `supply` allows it.
+        """
         self.ask(push, present, offset)
         spans = self._up.append(push.unit)
         pushed = Pushed(spans[-1].end, source if offset < 0 and present else None, self, is_ready)
@@ -172,18 +179,18 @@ class NodeLine:
         return pushed
 
     def supply(self, pushed: Pushed, exponents: np.ndarray) -> None:
-        """The source of a push may be packed by exponents."""
+        """Let the source of a push be packed with these exponents."""
         pushed.exponents = exponents
         pushed.is_ready = True
         self._send_on()
 
     @property
     def added_end(self) -> int:
-        """The packet below which all were added, or have left the host; see [Note: mapped hops]."""
+        """Packet below which all were added, or have left the host; see [Note: mapped hops]."""
         return self._sender.credit - self._push_window
 
     def elements(self, copy: Copy) -> tuple[int, int]:
-        """Which elements of its unit a copy's packets have."""
+        """Return the range [first, past) of its unit's elements that a copy's packets have."""
         first, past = self._model.elements(copy.span.unit, copy.span.chunk)
         stream = self._down
         if copy.pulled is None or stream.packet_elements is None:
@@ -196,7 +203,7 @@ class NodeLine:
     # --- what the node says
 
     def on_data(self, record: PagedData) -> None:
-        """Packets of what is pulled are in the window, to be copied: perhaps before this worker has asked for them."""
+        """Queue copies of pulled packets in the window, perhaps before this worker has asked for them."""
         for span in self._down.overlapping(record.begin, record.end):
             begin, end = max(record.begin, span.first), min(record.end, span.end)
             for first, past in [(begin, end)] if self._ring is None else self._ring.runs(begin, end):
@@ -207,13 +214,13 @@ class NodeLine:
             self._early.append(record._replace(begin=max(record.begin, self._down.end)))
 
     def on_beat(self, record: PagedBeat) -> None:
-        """The node's heartbeat of what is pushed."""
+        """Take the node's heartbeat about the pushes."""
         self._sender.on_beat(Beat(record.ack, record.credit, record.beyond, record.echo))
         self._up.forget(self.added_end)
         self._send_on()
 
     def on_copied(self, copy: Copy) -> None:
-        """Packets were copied."""
+        """Note that packets were copied."""
         span = copy.span
         if copy.pulled is None:
             self._sender.offer(copy.begin, copy.end)
@@ -232,7 +239,7 @@ class NodeLine:
     # --- within
 
     def _pulled_at(self, span: Span, packet: int) -> int:
-        """Where packets of what is pulled lie from one of a chunk on."""
+        """Return the offset of pulled packets in device memory, from one packet of a chunk on."""
         if self._ring is not None:
             return self._ring.at(packet)
         skipped = (packet - span.first) * (self._down.packet_elements or 0) * self._model.pulled.itemsize
@@ -240,7 +247,7 @@ class NodeLine:
         return int(self.opened["window"]) + slot * self._pull_bytes + skipped
 
     def _send_on(self) -> None:
-        """Stage what has room, and send what may be sent."""
+        """Stage the chunks that have room, and send the packets that may be sent."""
         num_slots = self.opened["num_staging"]
         while self._staged and self._staged[0] <= self.added_end:
             self._staged.popleft()

@@ -1,4 +1,4 @@
-"""A worker's end of a model in the network: what its framework calls, and a thread that carries bytes (LuWu's NIC).
+"""Worker's end of a model in the network: its framework's calls, and a carrying thread (LuWu's NIC).
 
 Units are pulled into memory of the framework's while it computes, and pushed from device memory, where gradients are
 born if there is room. Errors of optimizer nodes come with the next call that waits, or asks for an operation.
@@ -57,16 +57,16 @@ from coarse.storage.allocator import RegionAllocator
 from coarse.storage.region import DeviceMemory
 
 _OPENING_S = 3600.0
-"""The longest that disks may take to set aside room for all states."""
+"""Seconds that disks may take to set aside room for all states."""
 
 
 class RemoteModel:
-    """One model of this worker's. All but the carrying runs in the threads that call."""
+    """Model of this worker; all but the carrying runs in the threads that call."""
 
     def __init__(self, number: int, link: DeviceLink, memories: Mapping[int, DeviceMemory]) -> None:
         self.number = number
         self.nodes: tuple[int, ...] = ()
-        """By optimizer node its device."""
+        """Device of each optimizer node."""
         self._link = link
         self.client = link.protocol.client
         self._memories = memories
@@ -81,13 +81,13 @@ class RemoteModel:
         self._inquiry = Inquiry(link, number, self._near)
         self._tokens = itertools.count(1)
         self.committed_step = -1
-        """The last committed step as far as it is known here; -1: none."""
+        """Last committed step as far as it is known here; -1 if none."""
         self.on_committed: Callable[[int], object] | None = None
-        """Told each newest committed step, by the carrying thread."""
+        """Callback for each newest committed step, called by the carrying thread."""
         self._num_commits = 0  # that were asked for
         self._num_committed = 0
         self.is_dirty = False
-        """Whether something was changed that no commit which was asked for has."""
+        """True if something was changed that is in no commit which was asked for."""
         self._closed: set[int] = set()
         self.timeline: Timeline | None = None
         self._thread: threading.Thread | None = None
@@ -109,7 +109,7 @@ class RemoteModel:
     # --- opening and closing
 
     def open(self, declaration: Declaration) -> None:
-        """Join the model at all its optimizer nodes; all workers do. Worker 0's declaration counts.
+        """Join the model at all its optimizer nodes; all workers do, and worker 0's declaration counts.
 
         Raises:
             StorageError, CapacityError: what a node says of its folders, disks or memory.
@@ -141,12 +141,12 @@ class RemoteModel:
 
     @property
     def told(self) -> list[str]:
-        """What each optimizer node says of its folders, memory and bytes per step."""
+        """Statement of each optimizer node about its folders, memory and bytes per step."""
         return [self._opened[device]["told"] for device in self.nodes]
 
     @property
     def state(self) -> bytes | None:
-        """This worker's own state, of the step that is gone on from."""
+        """Own state of this worker at the step that training resumes from; None if it does not resume."""
         return None if self.resumed is None else base64.b64decode(self.resumed["state"])
 
     def close(self, reason: str = "") -> None:
@@ -178,23 +178,23 @@ class RemoteModel:
     # --- operations
 
     def pull(self, unit: int, target: np.ndarray) -> Pulled:
-        """Begin to bring a unit's parameters into (n,) uint8, which is written to until the pull is done."""
+        """Start to pull a unit's parameters into (n,) uint8, which is written to until the pull is done."""
         with self._asking():
             return self._line(unit).pull(unit, target)
 
     def wait_for_pull(self, pulled: Pulled, timeout_s: float | None = None) -> None:
-        """Return once all of a unit is there."""
+        """Return once all packets of a pull are there."""
         self._wait(lambda: pulled.is_done, f"the parameters of {self._name(pulled.unit)}", timeout_s)
 
     def all_reduce(self, unit: int, values: np.ndarray) -> Pulled:
-        """Of an all-reduce: begin to combine a unit's (n,) of all workers, in place; it is there when the pull is."""
+        """Start to combine a unit's (n,) of all workers in place, in an all-reduce; the pull's end is its end."""
         with self._asking():
             line = self._line(unit)
             line.push(Push(unit, GRADIENTS, True), 1, source=values)
             return line.pull(unit, values.view(np.uint8))
 
     def room_for(self, unit: int) -> GradientRoom | None:
-        """Device memory for a unit's gradients; None where all of it is held by pushes that are still to come."""
+        """Return device memory for a unit's gradients; None if pushes that are still to come hold all of it."""
         line = self._line(unit)
         gradients = self.declaration.gradients
         nbytes = self.declaration.model.units[unit].num_elements * gradients.itemsize
@@ -216,8 +216,10 @@ class RemoteModel:
     def push_gradients(
         self, unit: int, present: int, *, is_last: bool, room: GradientRoom | None, source: np.ndarray | None = None
     ) -> Pushed:
-        """Push a unit's gradients: those in `room`, which is given back; or in `source`, which is read until the push
-        is done; or none, where no tensor is `present`."""
+        """Push a unit's gradients: those in `room`, those in `source`, or none where no tensor is `present`.
+
+        The room is given back; the source is read until the push is done.
+        """
         push = Push(unit, GRADIENTS, is_last)
         self._land()
         with self._asking():
@@ -233,13 +235,13 @@ class RemoteModel:
             return pushed
 
     def supply(self, line: NodeLine, pushed: Pushed, exponents: np.ndarray) -> None:
-        """A push's values may be packed, by exponents that were agreed on."""
+        """Let a push's values be packed with exponents that were agreed on."""
         with self._link.lock:
             line.supply(pushed, exponents)
             self._link.tell_waiting()
 
     def fail(self, error: Exception) -> None:
-        """The model goes no further on this worker."""
+        """Stop the model on this worker."""
         with self._link.lock:
             if isinstance(error, DeadRankError):
                 error = self._with_way_back(error)
@@ -248,7 +250,7 @@ class RemoteModel:
             self._link.tell_waiting()
 
     def push_values(self, unit: int, array: int, present: int, values: np.ndarray | None) -> None:
-        """Replace an array of a unit (0: the parameters) by (n,) float32 of one worker; returns when that is read."""
+        """Replace an array of a unit (0: the parameters) by one worker's (n,) float32; return once it is read."""
         with self._asking():
             self.is_dirty = True
             pushed = self._line(unit).push(Push(unit, array, False), present, source=values)
@@ -259,32 +261,32 @@ class RemoteModel:
         self._wait(lambda: pushed.is_done, f"the values of {self._name(unit)} to be taken")
 
     def freeze(self, settings: str, divisor: int) -> None:
-        """Say by what updates are made before the step."""
+        """Freeze the settings that updates are made with before the step."""
         self._ask_all(Freeze(settings, divisor))
 
     def end_pass(self) -> None:
-        """A backward pass has ended."""
+        """Tell the nodes that a backward pass has ended."""
         self._ask_all(EndPass())
 
     def step(self, step: int, settings: str, coefficient: float, divisor: int) -> None:
-        """Have all units with gradients updated; returns at once."""
+        """Have all units with gradients updated; return at once."""
         self._ask_all(Step(step, settings, coefficient, divisor))
         self.is_dirty = step % self.declaration.commit_every != 0
         self._num_commits += not self.is_dirty
 
     def discard(self) -> None:
-        """What was pushed since the last step does not count."""
+        """Discard all that was pushed since the last step."""
         self._ask_all(Discard())
 
     def norm_square(self) -> float:
-        """The sum of squares of all sums of gradients, once all workers have asked for it."""
+        """Return the sum of squares of all sums of gradients, once all workers have asked for it."""
         self._norms.clear()
         self._ask_all(AskNorm())
         self._wait(lambda: len(self._norms) == len(self.nodes), "the gradients' norm")
         return math.fsum(self._norms[device] for device in self.nodes)
 
     def send_state(self, state: bytes) -> None:
-        """This worker's own state, for the commit that was asked for last."""
+        """Send this worker's own state for the commit that was asked for last."""
         first, number = self.nodes[0], self._num_commits - 1
         self._link.tell([
             ToDevice(self._near(first), PagedState(self.client, first, self.number, number, is_last, part))
@@ -292,26 +294,24 @@ class RemoteModel:
         ])  # fmt: skip
 
     def commit(self, step: int) -> None:
-        """Have everything committed as that of a step; send the state next."""
+        """Have everything committed as that of a step; the state is to be sent next."""
         self._ask_all(CommitNow(step))
         self.is_dirty = False
         self._num_commits += 1
 
     def wait_for_commits(self) -> None:
-        """Return once all that was asked for is committed."""
+        """Return once all commits that were asked for are made."""
         wanted = self._num_commits
         self._wait(lambda: self._num_committed >= wanted, "the last step to be committed")
 
     def set_steps(self, unit: int, steps: Sequence[int]) -> None:
-        """Have a unit's tensors counted as having had so many steps."""
+        """Set the number of steps that each tensor of a unit counts as having had."""
         with self._asking():
             self.is_dirty = True
             self._line(unit).ask(SetSteps(unit, tuple(steps)))
 
     def look(self, unit: int, array: int) -> tuple[np.ndarray, tuple[int, ...]]:
-        """An array of a unit, (n,) float32, as it is after what this worker has asked for, without the others; and by
-        tensor how many steps it has had.
-        """
+        """Return an array of a unit, (n,) float32, after this worker's operations alone, and steps by tensor."""
         steps: tuple[int, ...] = ()
         line = self._line(unit)
         model = self.declaration.model
@@ -331,20 +331,20 @@ class RemoteModel:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing ended it before its time."""
+        """True if nothing ended the model before its time."""
         return self._failed is None
 
     def require_sound(self) -> None:
-        """Raise what an optimizer node has said, if it has failed."""
+        """Raise the failure that an optimizer node has told, if there is one."""
         if self._failed is not None:
             raise self._failed
 
     # --- records
 
     def _on_opened(self, opened: PagedOpened) -> None:
-        """From the node, and, where that is another, from the device that this worker is attached to.
+        """Take an answer of the node or, where that is another, of the device that this worker is attached to.
 
-        The line begins when the latter has answered: its next record may bring what workers that are further asked for.
+        The line begins when the latter answers: its next record may bring what workers further on asked for.
         """
         texts = self._texts.setdefault(opened.device, [])
         texts.append(opened.text)
@@ -379,7 +379,7 @@ class RemoteModel:
     # --- within
 
     def _near(self, device: int) -> int:
-        """The device of this host to which records for a node go."""
+        """Return the device of this host to which records for a node go."""
         if device in self._lines:
             return self._lines[device].hub
         return device if device in self._memories else self._link.protocol.local_proxy
@@ -399,7 +399,7 @@ class RemoteModel:
                 line.ask(operation)
 
     def flush(self) -> None:
-        """Send what lines have to say; the lock is held."""
+        """Send the records that lines have gathered; the lock is held."""
         for device, line in self._lines.items():
             if line.out:
                 records, line.out = line.out, []
@@ -414,7 +414,7 @@ class RemoteModel:
             self._rooms[room.device].free(room.offset - opened["gradients"])
 
     def _wait(self, is_done: Callable[[], bool], what: str, timeout_s: float | None = None) -> None:
-        """Wait for something; what a node says meanwhile, or who dies, ends it."""
+        """Wait for something; a node's failure or a rank's death ends the wait."""
         try:
             came = self._link.wait_until(lambda: is_done() or self._failed is not None, timeout_s)
         except DeadRankError as error:
@@ -426,7 +426,7 @@ class RemoteModel:
         raise self.stalled(what, timeout_s)
 
     def stalled(self, what: str, waited_s: float | None = None) -> StallError:
-        """For what optimizer nodes wait, as they say; by default after `stall_timeout_s`."""
+        """Return the error of a wait, with the nodes' reasons; the wait was `stall_timeout_s` by default."""
         limit_s = self._link.stall_timeout_s if waited_s is None else waited_s
         return StallError(
             f"rank {self.client}: waited {limit_s:g} s for {what}; {self._inquiry.reasons(self.nodes)}; see what they "
@@ -453,7 +453,7 @@ class RemoteModel:
 
     @property
     def has_copies(self) -> bool:
-        """Whether packets wait to be copied."""
+        """True if packets wait to be copied."""
         return any(line.copies for line in self._lines.values())
 
     def _copy_all(self) -> None:
@@ -475,7 +475,7 @@ class RemoteModel:
 
 
 class _Asking:
-    """Holds the link's lock, and sends what was asked for."""
+    """Context that holds the link's lock, and sends the records of operations at its end."""
 
     def __init__(self, model: RemoteModel) -> None:
         self._model = model

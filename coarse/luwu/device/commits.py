@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The optimizer node that writes commit records: it waits for all nodes and for all workers' own states."""
+"""The optimizer node that writes commit records: it waits for all nodes and all workers' own states."""
 
 import json
 from collections.abc import Mapping
@@ -9,37 +9,37 @@ from coarse.luwu.store.commit import Commit, UnitVersion
 
 
 class Commits:
-    """What is known of the commit that comes next. Workers and nodes agree on which it is by counting them."""
+    """State of the next commit; workers and nodes agree on which commit it is by counting them."""
 
     def __init__(self, run: str, num_units: int, num_nodes: int, num_workers: int, sequence: int) -> None:
-        """`sequence`: that of the first record to be written."""
+        """Start with `sequence` as that of the first record to be written."""
         self._run = run
         self._num_units = num_units
         self._num_nodes = num_nodes
         self._num_workers = num_workers
         self._sequence = sequence
         self._versions: dict[int, dict[int, UnitVersion]] = {}
-        """Node that is prepared -> its units' versions."""
+        """Prepared node -> its units' versions."""
         self._states: dict[int, dict[int, bytes]] = {}
         """Number of a commit -> worker -> its state."""
         self._number = 0
-        """Of the commit that comes next."""
+        """Number of the commit that comes next."""
         self._step = -1
-        """The step that nodes are prepared for."""
+        """Step that nodes are prepared for."""
 
     def on_state(self, worker: int, number: int, state: bytes) -> Commit | None:
-        """A worker's own state for a commit; the record of the next one, if nothing else is lacking."""
+        """Take a worker's own state for a commit; return the next record, if nothing else is lacking."""
         self._states.setdefault(number, {})[worker] = state
         return self._complete()
 
     def on_prepared(self, node: int, step: int, versions: Mapping[int, UnitVersion]) -> Commit | None:
-        """A node has a step on its disks; the record, if nothing else is lacking."""
+        """Note that a node has a step on its disks; return the record, if nothing else is lacking."""
         self._step = step
         self._versions[node] = dict(versions)
         return self._complete()
 
     def missing(self) -> str:
-        """What is lacking for the record, for people; empty where none is to be written."""
+        """Return text for people on what the record lacks; empty where none is to be written."""
         if not self._versions:
             return ""
         has = self._states.get(self._number, {})
@@ -69,12 +69,12 @@ class Commits:
 
 
 def versions_to_json(versions: Mapping[int, UnitVersion]) -> str:
-    """Text for the wire."""
+    """Return versions as text for the wire."""
     return json.dumps([[unit, *version] for unit, version in versions.items()])
 
 
 def versions_from_json(text: str) -> dict[int, UnitVersion]:
-    """What `versions_to_json` made."""
+    """Return the versions of a text that `versions_to_json` made."""
     return {
         unit: UnitVersion(slot, version, tuple(steps)) for unit, slot, version, steps in json.loads(text)
     }

@@ -1,4 +1,4 @@
-"""Carries out what models in the network ask of a live memory device: work on folders, and links to other devices."""
+"""Executor of models in the network on a live memory device: work on folders, links to other devices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,23 +24,23 @@ class LuwuExecutor(FeatureExecutor):
         self.carriers: dict[type, Callable[[Any], None]] = self._work.carriers | self._links.carriers
 
     def on_message(self, device: int, number: int, payload: np.ndarray) -> None:
-        """Take a frame of a tree, or what a worker of this host looks at."""
+        """Take a frame of a tree, or values that a worker of this host looks at."""
         if number == PACKETS:
             self._links.on_packets(device, payload, self._carry_out)
         else:
             self._carry_out(self._links.on_looked(payload))
 
     def poll(self) -> bool:
-        """Carry out what follows from work that is done, and from frames that came by datagrams."""
+        """Carry out the steps that follow from work that is done, and from frames that came by datagrams."""
         self._carry_out(self._work.take_results())
         return self._links.take(self._carry_out)
 
     def longest_sleep_s(self, otherwise_s: float) -> float:
-        """Return how long nothing has to be done but what comes."""
+        """Return the seconds for which there is no work unless something comes."""
         return self._links.longest_sleep_s(otherwise_s)
 
     def carried(self, device: int) -> tuple[int, int]:
-        """Count bytes of datagrams."""
+        """Return the bytes of datagrams sent to a device and received from it."""
         return self._links.carried(device)
 
 

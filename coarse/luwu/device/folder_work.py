@@ -1,4 +1,4 @@
-"""Carries out what a device's models want: threads for each folder's disk, and threads that compute."""
+"""Executor of a device's models: threads for each folder's disk, and threads that compute."""
 
 import os
 import sys
@@ -53,7 +53,7 @@ from coarse.storage.checksums import checksum_named
 from coarse.storage.region import DeviceMemory
 
 DEPTH = 2
-"""Reads and writes of one folder that run at once."""
+"""Number of reads and writes of one folder that run at once."""
 _SLOW_S = 1.0
 _PRIORITY = {
     ReadPulled: Priority.READ_PARAMETERS,
@@ -65,23 +65,23 @@ _PRIORITY = {
 }
 Made = TypeVar("Made")
 Job = Callable[[], Callable[[], Steps]]
-"""Work for a thread; what it returns is called by the service's thread."""
+"""Work for a thread; its result is called by the service's thread."""
 
 
 class ValueHolder(Protocol):
-    """A worker that keeps its parameters in memory of its own; both methods run in a thread that computes."""
+    """Worker that keeps its parameters in memory of its own; both methods run in a thread that computes."""
 
     def take(self, unit: int, first: int, values: np.ndarray) -> None:
-        """Fill (n,) float32 by a unit's values from an element on, before they are updated."""
+        """Fill (n,) float32 with a unit's values from an element on, before they are updated."""
         ...
 
     def put(self, unit: int, first: int, values: np.ndarray) -> None:
-        """Take over what they were updated to."""
+        """Take over the values that were updated."""
         ...
 
 
 class _Threads:
-    """Some threads that take jobs in turn."""
+    """Threads that take jobs in turn."""
 
     def __init__(self, name: str, num_threads: int, done: Callable[[Callable[[], Steps]], None]) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -93,11 +93,11 @@ class _Threads:
             thread.start()
 
     def put(self, job: Job) -> None:
-        """Do this when a thread is free."""
+        """Queue a job for the next free thread."""
         self._jobs.put(job)
 
     def stop(self) -> None:
-        """End once all jobs are done."""
+        """End the threads once all jobs are done."""
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -109,26 +109,29 @@ class _Threads:
 
 @dataclass(eq=False)
 class _Hands:
-    """What is open for one model."""
+    """Resources that are open for one model."""
 
     opened: OpenedFolders
     disks: list[_Threads]
     queues: list[FolderQueues[StoreWork]]
     adder: Adder
     store: PagedStore | None = None
-    """None of an all-reduce."""
+    """Store of the model; None for an all-reduce."""
     window: np.ndarray | None = None
-    """(slots, bytes of the largest pull) uint8: what workers pull."""
+    """(slots, bytes of the largest pull) uint8, which workers pull from."""
     num_running: int = 0
     begun_s: dict[StoreWork, float] = field(default_factory=dict)
-    """Reads and writes that run."""
+    """Time at which each running read or write began."""
     is_closing: bool = False
     num_syncing: int = 0
     stages: Stages | None = None
 
 
 class FolderWork:
-    """Does the work on folders that a DeviceModels asks for. All but the jobs runs in the service's thread."""
+    """Executor of the folder work that a DeviceModels asks for.
+
+    All but the jobs runs in the service's thread.
+    """
 
     def __init__(
         self,
@@ -138,7 +141,7 @@ class FolderWork:
         clock: Clock,
         num_devices_here: int,
     ) -> None:
-        """`wake` ends the service's sleep; it is called by other threads."""
+        """Start with no folder open; `wake` ends the service's sleep, and is called by other threads."""
         self._models = models
         self._memory = memory
         self._wake = wake
@@ -148,13 +151,13 @@ class FolderWork:
         self._hands: dict[int, _Hands] = {}
         self._opening: _Threads | None = None
         self._under_way: dict[int, bool] = {}
-        """Models whose folders are being opened; whether they are to be closed at once."""
+        """Models whose folders are being opened -> True if they are to be closed at once."""
         self._computing: _Threads | None = None
         self.holder: ValueHolder | None = None
-        """The holder of the values that count, where they are not those on the disks."""
+        """Holder of the values that count, where they are not those on the disks."""
         self._looked: dict[tuple[int, int], np.ndarray] = {}
         self.num_pending = 0
-        """Jobs whose results were not taken."""
+        """Number of jobs whose results were not taken."""
         models.slow_work = self._slow_work
         self.carriers: dict[type, Callable[..., None]] = {
             OpenStore: self._open,
@@ -163,14 +166,14 @@ class FolderWork:
             WriteRecord: self._write_record,
             CloseStore: self._close,
         }
-        """What to do with each kind of step."""
+        """Handler for each kind of step."""
 
     def take_looked(self, model: int, token: int) -> np.ndarray:
-        """What was looked at for a worker of another host, (n,) float32."""
+        """Return values that a worker of another host looks at, (n,) float32, and forget them."""
         return self._looked.pop((model, token))
 
     def take_results(self) -> Steps:
-        """What follows from the work that is done."""
+        """Return the steps that follow from the work that is done."""
         steps: Steps = []
         while self._results:
             self.num_pending -= 1
@@ -291,7 +294,7 @@ class FolderWork:
             self._start(hands.disks[folder], partial(self._access, hands, work, folder))
 
     def _access(self, hands: _Hands, work: StoreWork, folder: int) -> Callable[[], Steps]:
-        """Read or write; in a thread of the folder's disk."""
+        """Read or write; runs in a thread of the folder's disk."""
         _, error, took_s = self._timed(partial(self._read_or_write, hands, work))
 
         def follows() -> Steps:
@@ -326,12 +329,12 @@ class FolderWork:
         return 0.0
 
     def _compute(self, hands: _Hands, work: StoreWork) -> Callable[[], Steps]:
-        """Add, square or update; in a thread that computes."""
+        """Add, square or update; runs in a thread that computes."""
         value, error, took_s = self._timed(partial(self._computed, hands, work))
         return lambda: self._answer(hands, work, value, error, took_s)
 
     def _timed(self, do: Callable[[], Made]) -> tuple[Made | None, CoarseError | None, tuple[float, float]]:
-        """What a call gives, or why it cannot; and when it began and ended."""
+        """Return the result of a call or its error, and when it began and ended."""
         begin_s = self._clock.now_s()
         made, error = _tried(do)
         return made, error, (begin_s, self._clock.now_s())
@@ -378,7 +381,7 @@ class FolderWork:
         return 0.0
 
     def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Steps]:
-        """Sync one folder; in a thread of its disk. The last one's end is the instruction's."""
+        """Sync one folder, in a thread of its disk; the last one's end is the instruction's."""
         _, error, took_s = self._timed(hands.opened.folders[place].sync)
 
         def follows() -> Steps:
@@ -435,7 +438,7 @@ class FolderWork:
         return end - begin
 
     def _slow_work(self, number: int) -> str:
-        """Reads and writes that have not ended for long."""
+        """Return text on the reads and writes that have not ended for long."""
         hands = self._hands.get(number)
         if hands is None:
             return ""
@@ -450,7 +453,10 @@ class FolderWork:
 
 
 def _tried(do: Callable[[], Made]) -> tuple[Made | None, CoarseError | None]:
-    """What a call gives, or why it cannot: whatever it is, workers shall know."""
+    """Return the result of a call or its error.
+
+    Any exception becomes a CoarseError, for workers to know.
+    """
     try:
         return do(), None
     except CoarseError as error:
@@ -460,7 +466,7 @@ def _tried(do: Callable[[], Made]) -> tuple[Made | None, CoarseError | None]:
 
 
 def _adder(declaration: Declaration) -> Adder:
-    """What adds what the children of an optimizer node have pushed."""
+    """Return the function that adds the pushes of an optimizer node's children."""
     if declaration.is_all_reduce:
         return COMBINE[declaration.sum]
     if declaration.is_packed:
@@ -469,7 +475,7 @@ def _adder(declaration: Declaration) -> Adder:
 
 
 def _kernels(kernel: str, optimizer: str) -> Callable[[Any], Kernel]:
-    """Makes a kernel of a group's settings."""
+    """Return a function that makes a kernel of a group's settings."""
     if kernel == "numpy":
         return partial(kernel_of, optimizer)
     fused = import_module("coarse.luwu.torch.fused")

@@ -1,4 +1,4 @@
-"""The links between memory devices of models' trees: frames over MPI or UDP, from and into a device's memory."""
+"""Links between memory devices of models' trees: frames over MPI or UDP, to and from device memory."""
 
 import struct
 from collections import deque
@@ -46,13 +46,13 @@ from coarse.storage.region import DeviceMemory
 PACKETS, LOOKED = 0, 1
 """Messages between devices: frames of trees, and values that a worker of another host looks at."""
 MPI_PAYLOAD_BYTES = 1 << 16
-"""Of a packet over MPI, which has no datagrams to fill."""
+"""Payload bytes of a packet over MPI, which has no datagrams to fill."""
 _UNBOUNDED_BYTES = 1 << 40
-"""MPI keeps what came and was not read, however much it is."""
+"""Room for packets over MPI: it keeps everything that came and was not read."""
 _FIRST_TIMEOUT_S = 0.05
 _LEAST_TIMEOUT_S = 2e-3
 _BUSY_S = 2e-4
-"""How soon to look again where the kernel has had no room."""
+"""Seconds until the next look where the kernel has had no room."""
 _LENGTH = struct.Struct("<I")
 Hop = tuple[int, int, int]
 """(Model, root, device at the other end)."""
@@ -60,12 +60,12 @@ Hop = tuple[int, int, int]
 
 @dataclass(eq=False)
 class _Timer:
-    """Of one sender: when it has heard nothing for too long."""
+    """Timer of one sender, which ends when the sender has heard nothing for too long."""
 
     trips: RoundTrips = field(default_factory=lambda: RoundTrips(_FIRST_TIMEOUT_S, least_s=_LEAST_TIMEOUT_S))
     due_s: float = 0.0
     is_calm: bool = False
-    """Whether its sender waited for nothing when it was looked at."""
+    """True if its sender waited for nothing when it was looked at."""
 
     def set_out(self, now_s: float) -> None:
         """Begin to wait."""
@@ -74,19 +74,22 @@ class _Timer:
 
 
 class Sleeper(Protocol):
-    """Ends a sleep when a descriptor is readable."""
+    """Sleep of the service that ends when a descriptor is readable."""
 
     def wake_on(self, descriptor: int) -> None:
         """Watch a descriptor from now on."""
         ...
 
     def ignore(self, descriptor: int) -> None:
-        """Watch it no more."""
+        """Stop watching a descriptor."""
         ...
 
 
 class TreeLinks:
-    """One device's links. All of it runs in the service's thread."""
+    """Links of one device.
+
+    All of it runs in the service's thread.
+    """
 
     def __init__(
         self,
@@ -98,8 +101,11 @@ class TreeLinks:
         clock: Clock,
         take_looked: Callable[[int, int], np.ndarray],
     ) -> None:
-        """`send` sends by MPI, where that carries packets; `take_looked` gives what was looked at for a worker of
-        another host."""
+        """Start without links.
+
+        `send` sends by MPI, where that carries packets. `take_looked` gives values that a worker of another host looks
+        at.
+        """
         self._models = models
         self._memory = memory
         self._device = device
@@ -109,12 +115,12 @@ class TreeLinks:
         self._take_looked = take_looked
         self._results: deque[Callable[[], Steps]] = deque()
         self._links: dict[Hop, DatagramLink | None] = {}
-        """None: MPI carries."""
+        """Links by hop; None where MPI carries."""
         self._timers: dict[tuple[Hop, bool], _Timer] = {}
         self._carried = np.empty((0, 0), np.uint8)
-        """(n, bytes): packets of the frame that is being handed over."""
+        """(n, bytes): packets of the frame that is being processed."""
         self._closed_bytes: dict[int, tuple[int, int]] = {}
-        """By device, what links that were closed have sent and received."""
+        """Bytes that closed links have sent and received, by device."""
         self.carriers: dict[type, Callable[..., None]] = {
             OpenLinks: self._open,
             ConnectLinks: self._connect,
@@ -125,12 +131,12 @@ class TreeLinks:
             ZeroValues: self._zero,
             SendLooked: self._send_looked,
         }
-        """What to do with each kind of step."""
+        """Handler for each kind of step."""
 
     # --- what the service asks
 
     def take(self, carry_out: Callable[[Steps], None]) -> bool:
-        """Hand over all that came and is due; whether there was anything."""
+        """Process all frames that came and all timers that are due; return whether there was anything."""
         was_busy = bool(self._results)
         while self._results:
             carry_out(self._results.popleft()())
@@ -145,7 +151,7 @@ class TreeLinks:
         return was_busy
 
     def on_packets(self, device: int, raw: np.ndarray, carry_out: Callable[[Steps], None]) -> None:
-        """A frame that came by MPI."""
+        """Process a frame that came by MPI."""
         frame = frame_of(raw.data)
         if frame is None:
             return
@@ -155,7 +161,7 @@ class TreeLinks:
         self._hand_over(device, frame, rest, carry_out)
 
     def on_looked(self, raw: np.ndarray) -> Steps:
-        """What a worker of this host looks at."""
+        """Take values that a worker of this host looks at; return the record that tells it."""
         (length,) = _LENGTH.unpack_from(raw.data)
         begin = _LENGTH.size
         record = decode(raw[begin : begin + length].tobytes())
@@ -168,7 +174,7 @@ class TreeLinks:
         return [Send(record.client, record)]
 
     def longest_sleep_s(self, otherwise_s: float) -> float:
-        """Until when nothing has to be done but what comes."""
+        """Return the seconds, at most `otherwise_s`, for which there is no work unless something comes."""
         if self._results:
             return 0.0
         if not self._links:
@@ -180,7 +186,10 @@ class TreeLinks:
         return min(otherwise_s, max(0.0, min(dues, default=now_s + otherwise_s) - now_s))
 
     def carried(self, device: int) -> tuple[int, int]:
-        """Bytes of datagrams sent to a device and received from it, with headers of frames, without the network's."""
+        """Return bytes of datagrams sent to a device and received from it.
+
+        Headers of frames count, those of the network do not.
+        """
         links = [link for hop, link in self._links.items() if hop[2] == device and link is not None]
         sent, received = self._closed_bytes.get(device, (0, 0))
         return sent + sum(one.sent_bytes for one in links), received + sum(one.received_bytes for one in links)

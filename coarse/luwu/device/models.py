@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The models of one memory device: opened when all workers have joined, served, and closed when all have left."""
+"""Models of one memory device: opened when all workers join, served, and closed when all leave."""
 
 import base64
 import json
@@ -56,14 +56,14 @@ Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
 
 @dataclass(eq=False)
 class _Model:
-    """A model from its first worker's word on."""
+    """State of a model from its first worker's record on."""
 
     joined: set[int] = field(default_factory=set)
     left: set[int] = field(default_factory=set)
     texts: list[str] = field(default_factory=list)
     declaration: Declaration | None = None
     resumed: str = ""
-    """The commit that is gone on from, in base 64."""
+    """Commit that training resumes from, in base 64."""
     tree: Tree | None = None
     opening: OpenStore | None = None
     opened: StoreOpened | None = None
@@ -75,10 +75,10 @@ class _Model:
 
 
 class DeviceModels(FeatureMachine):
-    """What a device does for models in the network."""
+    """Machine of a device for models in the network."""
 
     def __init__(self, device: int, placement: Placement, allocate: Allocate, free: Callable[[int], None]) -> None:
-        """`allocate` finds device memory, `free` gives it back."""
+        """Start without models; `allocate` finds device memory, and `free` gives it back."""
         self._device = device
         self._placement = placement
         self._allocate = allocate
@@ -88,7 +88,7 @@ class DeviceModels(FeatureMachine):
         )
         self._models: dict[int, _Model] = {}
         self.slow_work: Callable[[int], str] = lambda model: ""
-        """What of a model's work the driver has waited for too long, for people."""
+        """Text for people on a model's work that the driver has waited for too long."""
         self._own: dict[type, Callable[..., Steps]] = {
             PagedOpen: self._on_open,
             PagedAsk: lambda ask: self._serve(ask.model, ServedModel.on_ask, ask),
@@ -106,12 +106,12 @@ class DeviceModels(FeatureMachine):
             **dict.fromkeys(TO_CLIENT, self._on_answer),
             PagedTree: self.trees.on_record,
         }
-        """What to do with each kind of record."""
+        """Handler for each kind of record."""
 
     # --- records
 
     def _on_record(self, record: Any) -> Steps:  # noqa: ANN401
-        """What is for another device is passed on there."""
+        """Handle a record of this device, or forward one that is for another device."""
         if record.device == self._device:
             return self._own[type(record)](record)
         if isinstance(record, PagedAsk | PagedData | PagedBeat):
@@ -119,26 +119,26 @@ class DeviceModels(FeatureMachine):
         return [Send(self._placement.num_clients + record.device, record)]
 
     def _on_answer(self, record: Any) -> Steps:  # noqa: ANN401
-        """What another node's optimizer tells a worker of this host, or, of a commit, this device itself."""
+        """Forward a node's answer to a worker of this host; a commit's record may be for this device itself."""
         if record.client < 0:
             return self._own[type(record)](record)
         return [Send(record.client, record)]
 
     def on_frame(self, device: int, frame: Frame, nbytes: int) -> Steps:
-        """A frame came from a device of a tree; of data, each packet has so many bytes."""
+        """Handle a frame of a tree's device; each packet of data has `nbytes` bytes."""
         if frame.root == self._device:
             return self._serve(frame.model, lambda served, _: served.on_frame(device, frame, nbytes), None)
         return self.trees.on_frame(device, frame, nbytes)
 
     def on_timer(self, model: int, root: int, device: int, *, is_up: bool) -> Steps:
-        """Nothing was heard of a device of a tree for longer than a round trip takes."""
+        """Handle a silence of a tree's device that is longer than a round trip takes."""
         if root == self._device:
             return self._serve(model, lambda served, _: served.on_timer(device, is_up=is_up), None)
         switch = self.trees.switch(model, root)
         return [] if switch is None else self._steps(switch.on_timer(device, is_up=is_up))
 
     def senders(self, model: int, root: int) -> dict[tuple[int, bool], Sender]:
-        """Of a tree, by device at the other end and whether it is of the stream of pushes, what sends to it."""
+        """Return the senders of a tree, by device at the other end and whether the stream is that of pushes."""
         at: ServedModel | ModelSwitch | None = self.trees.switch(model, root)
         if root == self._device:
             known = self._models.get(model)
@@ -146,7 +146,7 @@ class DeviceModels(FeatureMachine):
         return {} if at is None else at.senders
 
     def _to_client(self, number: int, client: int, record: Any) -> Send:  # noqa: ANN401
-        """To a worker that is attached here, or to the device that it is attached to, which passes it on."""
+        """Address a record to a worker that is attached here, or to the device that forwards it to the worker."""
         model = self._models.get(number)
         tree = None if model is None else model.tree
         hub = self._placement.local_proxies[client] if tree is None else tree.hub_of(client)
@@ -156,7 +156,7 @@ class DeviceModels(FeatureMachine):
         return [self._to_client(number, client, make(client)) for client in range(self._placement.num_clients)]
 
     def on_dead(self, rank: int, text: str) -> Steps:
-        """A rank is gone: nothing that was not committed will be."""
+        """Begin to close all models, as a rank is gone: nothing that was not committed will be."""
         for model in self._models.values():
             model.is_closing = True
         return []
@@ -186,7 +186,7 @@ class DeviceModels(FeatureMachine):
         return [OpenStore(record.model, declaration, num_clients, num_below, resumed)]
 
     def on_opened(self, opening: OpenStore, opened: StoreOpened) -> Steps:
-        """A model's folders are open, and its memory is planned: begin its tree."""
+        """Begin the tree of a model, whose folders are open and whose memory is planned."""
         model = self._models[opening.model]
         assert model.tree is not None
         model.opening, model.opened = opening, opened
@@ -194,7 +194,7 @@ class DeviceModels(FeatureMachine):
         return self.trees.begin(opening.model, model.tree, declaration, ring_bytes)
 
     def _on_tree_ready(self, number: int, packets: PacketPlan) -> Steps:
-        """Have memory for the node's own part, and tell all workers that the model is open."""
+        """Allocate memory for the node's own part, and tell all workers that the model is open."""
         model = self._models[number]
         if model.is_closing:
             return []
@@ -229,7 +229,7 @@ class DeviceModels(FeatureMachine):
         return self._allocate(nbytes + BLOCK_BYTES, placed)
 
     def node_of(self, number: int) -> int:
-        """Which of a model's optimizer nodes this device is."""
+        """Return the number of this device among a model's optimizer nodes."""
         declaration = self._models[number].declaration
         assert declaration is not None
         return declaration.nodes.index(self._device)
@@ -242,7 +242,7 @@ class DeviceModels(FeatureMachine):
         packets: PacketPlan,
         client: int,
     ) -> list[Send]:
-        """Tell a worker from where its model goes on, and, if it is attached here, where its memory is."""
+        """Tell a worker the step that its model resumes from, and its memory's place if it is attached here."""
         resumed: dict[str, Any] | None = None
         if opened.resumed is not None:
             resumed = {"step": opened.resumed.step, "state": base64.b64encode(opened.resumed.workers[client]).decode()}
@@ -285,11 +285,11 @@ class DeviceModels(FeatureMachine):
         return steps
 
     def on_result(self, done: StoreWork | WriteRecord, value: float) -> Steps:
-        """Work was carried out."""
+        """Pass the result of work that was carried out to its model."""
         return self._serve(done.model, lambda served, _: served.on_result(done, value), None)
 
     def on_failed(self, number: int, error: CoarseError) -> Steps:
-        """Work could not be carried out: the model goes no further."""
+        """Fail a model whose work could not be carried out; it goes no further."""
         return self._fail(number, type(error).__name__, str(error))
 
     def _fail(self, number: int, kind: str, text: str) -> Steps:
@@ -330,7 +330,7 @@ class DeviceModels(FeatureMachine):
         return [*steps, *self._close_quiet(close.model, model), *self._forget(close.model, model)]
 
     def _close_quiet(self, number: int, model: _Model) -> Steps:
-        """Close the folders of a model that failed, or that all workers are done with, once nothing is under way."""
+        """Close the folders of a model that failed or that all workers have left, once nothing is under way."""
         if model.is_closing:
             return []
         if model.failed is None:
@@ -341,7 +341,7 @@ class DeviceModels(FeatureMachine):
         return [CloseStore(number)]
 
     def on_closed(self, number: int) -> Steps:
-        """A model's folders are closed, and nothing reads or writes its memory any more but workers."""
+        """Tell all workers that a model's folders are closed; only workers still read or write its memory."""
         model = self._models[number]
         model.is_closed = True
         told = self._to_all(number, lambda client: PagedClosed(client, self._device, number))
@@ -358,7 +358,7 @@ class DeviceModels(FeatureMachine):
 
 
 ToAll = -1
-"""In place of a worker, in a record that is copied for each."""
+"""Placeholder for the worker in a record that is copied for each worker."""
 
 
 def machine_of(kit: DeviceKit) -> DeviceModels:

@@ -1,4 +1,4 @@
-"""Opens the folders of a model on an optimizer node, and finds what is to be gone on from."""
+"""Opening of a model's folders on an optimizer node, and the commit that training resumes from."""
 
 import os
 from collections.abc import Sequence
@@ -21,10 +21,11 @@ from coarse.transport.launcher import told_to_this_job
 
 
 class OpenedFolders:
-    """The folders of one model, locked and with room for all of it, until `close`."""
+    """Folders of one model, locked and with room for all of it, until `close`."""
 
     def __init__(self, opening: OpenStore, node: int, num_devices_here: int) -> None:
-        """
+        """Open, check and lock the folders of an optimizer node.
+
         Raises:
             StorageError: a folder is another model's or job's, torn, read-only or remote.
             CapacityError: a disk is too full, or the memory too small.
@@ -61,14 +62,14 @@ class OpenedFolders:
             opened.pop_all()
 
     def _open_none(self, opening: OpenStore, node: int) -> None:
-        """Of an all-reduce, which keeps nothing."""
+        """Plan an all-reduce, which keeps nothing and has no folders."""
         self.plan = plan_all_reduce(self.declaration, node, opening.num_clients, opening.num_below)
         self.layout = DiskLayout(self.declaration.model, node, 1)
         self.folders, self.resumed, self.checksum = [], None, ""
         self.told = f"an all-reduce through memory device {self.declaration.nodes[node]}"
 
     def answer(self) -> StoreOpened:
-        """What the device's protocol is told."""
+        """Return the answer to the device's protocol."""
         return StoreOpened(self.resumed, self.plan, self.told)
 
     def _resume(
@@ -97,19 +98,25 @@ class OpenedFolders:
             )
 
     def _holds_step(self, found: Sequence[Manifest | None], node: int, opening: OpenStore) -> bool:
-        """Whether there is a committed step to go on from; the first optimizer node says it to the others."""
+        """Return whether there is a committed step to resume from.
+
+        The first optimizer node tells it to the others.
+        """
         if node:
             return opening.resumed is not None
         return found[0] is not None and self._committed(found[0].run) is not None
 
     def _committed(self, run: str) -> Commit | None:
-        """The record of a run that is gone on from."""
+        """Return the record of a run that is to be resumed from; None if there is none."""
         wanted = self.declaration.resume_step
         of_run = [one for one in self.folders[0].commits() if one.run == run]
         return next((one for one in of_run if wanted is None or one.step == wanted), None)
 
     def _require_new(self, found: Sequence[Manifest | None], paths: Sequence[Path]) -> None:
-        """StorageError where a folder holds a training: but for one that has committed nothing, as its first says."""
+        """Raise StorageError where a folder holds a training, except one that has committed nothing.
+
+        The first node's first folder tells whether its run has committed anything.
+        """
         first = found[0]
         is_first_nodes = first is not None and not first.device and not first.folder
         begun = first.run if first is not None and is_first_nodes and self._committed(first.run) is None else ""
@@ -157,13 +164,13 @@ class OpenedFolders:
         )
 
     def close(self) -> None:
-        """Give the folders back."""
+        """Close the folders."""
         for folder in self.folders:
             folder.close()
 
 
 def kernel_identity(kernel: str) -> str:
-    """All that a kernel's bits depend on: numpy's own nothing but themselves."""
+    """Return the identity of all that a kernel's bits depend on; numpy's own depend on nothing else."""
     if kernel == "numpy":
         return kernel
     identity: str = import_module("coarse.luwu.torch.fused").identity()
@@ -171,13 +178,13 @@ def kernel_identity(kernel: str) -> str:
 
 
 def _memory_disk() -> Disk:
-    """Files in memory: the launcher's where it starts the job again, else this process's."""
+    """Return files in memory: the launcher's where it starts the job again, else this process's."""
     address = told_to_this_job(os.environ).get("COARSE_STATE_FILES")
     return MemoryDisk() if address is None else HeldDisk(address)
 
 
 def _paths(declaration: Declaration, node: int) -> list[Path]:
-    """An optimizer node's own folders: several may share a host."""
+    """Return the folders of one optimizer node, as several nodes may share a host."""
     if declaration.storage is None:
         return [Path("/memory") / f"node-{node}"]
     return [Path(folder).absolute() / f"node-{node}" for folder in declaration.storage]

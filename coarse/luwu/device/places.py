@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Where packets of a model lie in a device's memory, on their way to an optimizer node and from it."""
+"""Places of a model's packets in a device's memory, on their way to an optimizer node and from it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,40 +16,40 @@ from coarse.protocol.dtypes import DType
 
 @dataclass(frozen=True)
 class ClientPlaces:
-    """Where a worker's values lie in the memory of the device that it is attached to."""
+    """Places of a worker's values in the memory of the device that it is attached to."""
 
     gradients: int
-    """Where gradients may be born."""
+    """Offset of the memory in which gradients may be born."""
     staging: int
-    """Slots through which values are copied."""
+    """Offset of the slots through which values are copied."""
     look: int
-    """The slot of what the worker looks at."""
+    """Offset of the slot for values that the worker looks at."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RootPlaces:
-    """An optimizer node's memory that others read and write."""
+    """Memory of an optimizer node that others read and write."""
 
     clients: dict[int, ClientPlaces]
-    """Of the workers that are attached to its device."""
+    """Places of the workers that are attached to its device."""
     window: int = 0
-    """Where the window of pulls begins."""
+    """Offset of the window of pulls."""
     rings: dict[int, Ring] = field(default_factory=dict)
-    """By device below it, for the packets that it pushes."""
+    """Ring for the packets that each device below it pushes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PacketPlan:
-    """How streams are cut into packets, alike on all hops of a model's trees."""
+    """Division of streams into packets, equal on all hops of a model's trees."""
 
     window: int
-    """Packets of each hop that may be under way."""
+    """Number of packets of each hop that may be under way."""
     up_elements: int | None = None
-    """Of a packet that is pushed; None: a chunk is a packet."""
+    """Elements of a packet that is pushed; None: a chunk is a packet."""
     down_elements: int | None = None
 
     def up_bytes(self, wire: DType) -> int:
-        """Of a packet that is pushed from device to device."""
+        """Return the bytes of a packet that is pushed from device to device."""
         return (self.up_elements or 0) * wire.itemsize
 
 
@@ -57,22 +57,22 @@ class MemoryLayout:
     """Pieces of device memory, one behind the other."""
 
     def __init__(self, offset: int) -> None:
-        """`offset`: where the memory begins; the first piece does at a block."""
+        """Start at `offset`, where the memory begins; the first piece begins at a block."""
         self.end = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
-        """Where the last piece ends."""
+        """End of the last piece."""
 
     def take(self, nbytes: int) -> int:
-        """Where a piece begins."""
+        """Take a piece, and return its offset."""
         at = self.end
         self.end += nbytes
         return at
 
     def ring(self, num_packets: int, packet_bytes: int) -> Ring:
-        """A ring of packets."""
+        """Take a ring of packets."""
         return Ring(self.take(num_packets * packet_bytes), num_packets, packet_bytes)
 
     def clients(self, clients: Iterable[int], plan: MemoryPlan, slot_bytes: int) -> dict[int, ClientPlaces]:
-        """What each worker has that is attached to the device."""
+        """Take the memory of each worker that is attached to the device."""
         gradients = -(-plan.gradient_bytes // BLOCK_BYTES) * BLOCK_BYTES
         return {
             client: ClientPlaces(self.take(gradients), self.take(plan.num_staging * slot_bytes), self.take(slot_bytes))
@@ -81,7 +81,7 @@ class MemoryLayout:
 
 
 class PushedValues:
-    """What the workers of a host push: where it lies until it was added, by packet."""
+    """Places of values that a host's workers push, by packet, until they were added."""
 
     def __init__(
         self, up: ChunkStream, places: dict[int, ClientPlaces], num_staging: int, declaration: Declaration
@@ -92,13 +92,13 @@ class PushedValues:
         self._slot_bytes = staging_slot_bytes(declaration)
         self._type_of = declaration.type_of
         self._pushed: dict[int, dict[int, tuple[Push, int, int]]] = {}
-        """Push -> worker who has values -> (operation, offset or -1, how many chunks it had staged before)."""
+        """Push -> worker who has values -> (operation, offset or -1, number of chunks that it had staged before)."""
         self._num_pushes = dict.fromkeys(places, 0)
         self._num_staged = dict.fromkeys(places, 0)
         self._num_begun = 0
 
     def on_push(self, client: int, push: Push, present: int, offset: int) -> tuple[Span, ...]:
-        """A worker's next push; the chunks of the stream, if it is the first to."""
+        """Note a worker's next push; return the chunks of the stream, if the worker is the first to push it."""
         number = self._num_pushes[client]
         self._num_pushes[client] += 1
         spans: tuple[Span, ...] = ()
@@ -113,17 +113,17 @@ class PushedValues:
         return spans
 
     def skip(self, push: Push) -> tuple[Span, ...]:
-        """A push that workers of other hosts began: the chunks of the stream."""
+        """Note a push that workers of other hosts began; return the chunks of the stream."""
         self._pushed[self._num_begun] = {}
         self._num_begun += 1
         return self._up.append(push.unit)
 
     def of(self, message: int) -> tuple[int, ...]:
-        """Workers who have values of a push."""
+        """Return the workers who have values of a push."""
         return tuple(sorted(self._pushed[message]))
 
     def place(self, client: int, span: Span, first: int) -> PlaceOfValues:
-        """Where a worker's values of a chunk lie, from an element of the chunk on."""
+        """Return the place of a worker's values of a chunk, from an element of the chunk on."""
         push, offset, staged = self._pushed[span.message][client]
         dtype = self._type_of(push.array)
         if offset >= 0:
@@ -134,23 +134,23 @@ class PushedValues:
         return PlaceOfValues(at + first * dtype.itemsize, int(dtype), is_zeroed=False)
 
     def forget(self, message: int) -> None:
-        """A push was added, all of it."""
+        """Forget a push, all of which was added."""
         del self._pushed[message]
 
 
 @dataclass(eq=False)
 class ChildPackets:
-    """What comes from another device: packets in a ring; of pushes, until they were added."""
+    """Packets in a ring that come from another device; pushed packets stay until they were added."""
 
     ring: Ring
     wire: DType
     short: dict[int, int] = field(default_factory=dict)
     """Packet that is smaller than others -> its bytes."""
     empty: set[int] = field(default_factory=set)
-    """Packets of which nobody below has values."""
+    """Packets for which no worker below has values."""
 
     def take(self, begin: int, end: int, data: Data, nbytes: int, *, is_empty: bool) -> list[StorePackets]:
-        """Packets [begin, end) of what came are new; each has so many bytes."""
+        """Store the new packets [begin, end) of data that came; each has `nbytes` bytes."""
         if is_empty:
             self.empty.update(range(begin, end))
             return []
@@ -161,16 +161,16 @@ class ChildPackets:
         ]
 
     def place(self, packet: int) -> PlaceOfValues:
-        """Where the values lie from a packet on."""
+        """Return the place of the values from a packet on."""
         return PlaceOfValues(self.ring.at(packet), int(self.wire), is_zeroed=False, ring=self.ring)
 
     def forget(self, end: int) -> None:
-        """Packets below were added."""
+        """Forget the packets below `end`, which were added."""
         for packet in [packet for packet in self.short if packet < end]:
             del self.short[packet]
         self.empty = {packet for packet in self.empty if packet >= end} if self.empty else self.empty
 
 
 def cut(begin: int, end: int, edges: Iterator[int]) -> list[tuple[int, int]]:
-    """[begin, end) cut at edges within."""
+    """Return [begin, end) as ranges cut at the edges within."""
     return list(pairwise([begin, *sorted({edge for edge in edges if begin < edge < end}), end]))

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What the root of an all-reduce does in place of an optimizer: sums go back to the workers (SwitchML, SHARP).
+"""Root of an all-reduce, in place of an optimizer: sums go back to the workers (SwitchML, SHARP).
 
 Workers ask for a push and a pull of each unit, in turn; so the chunks that are pulled are those that are pushed. Each
 is combined into its slot of the window as soon as all have pushed it and the slot is free.
@@ -13,7 +13,7 @@ from coarse.luwu.store.operations import Asked, Pull, Push
 
 
 class ReducingNode:
-    """To a ServedModel a PagedOptimizer that keeps nothing. A buffer is a slot of the window."""
+    """Stand-in for a PagedOptimizer that keeps nothing; a buffer is a slot of the window."""
 
     def __init__(self, model: PagedModel, num_window: int) -> None:
         self._model = model
@@ -21,16 +21,16 @@ class ReducingNode:
         self._waiting: deque[tuple[int, int, int]] = deque()
         """(Push, unit, chunk) of chunks that are there from all, and have no slot yet, in order."""
         self._units: deque[int] = deque()
-        """Of pushes of which not all chunks are there from all."""
+        """Units of pushes of which not all chunks are there from all."""
         self._numbers: dict[tuple[int, int], int] = {}
         """(Push, chunk) -> its number among all chunks, while it is combined."""
         self._made: dict[int, tuple[int, int]] = {}
-        """Number -> unit and chunk of what was combined and that nobody has asked to pull."""
+        """Number -> unit and chunk that were combined, and that no worker has asked to pull."""
         self._num_begun = self._num_asked = self._freed = 0
-        """Chunks."""
+        """Numbers of chunks."""
 
     def on_asked(self, asked: Asked, *, is_first: bool) -> list[Instruction]:
-        """A worker asks for its next operation."""
+        """Take a worker's next operation."""
         operation = asked.operation
         if is_first and isinstance(operation, Push):
             self._units.append(operation.unit)
@@ -40,7 +40,7 @@ class ReducingNode:
         return []
 
     def on_full(self, push: int, chunk: int) -> list[Instruction]:
-        """A chunk is there from all workers."""
+        """Take a chunk that is there from all workers."""
         unit = self._units[0]
         self._waiting.append((push, unit, chunk))
         if chunk + 1 == self._model.num_chunks(unit):
@@ -48,19 +48,19 @@ class ReducingNode:
         return self._begin()
 
     def on_added(self, add: AddSum, square: float) -> list[Instruction]:
-        """A chunk was combined."""
+        """Offer a chunk that was combined."""
         number = self._numbers.pop((add.push, add.chunk))
         self._made[number] = add.unit, add.chunk
         return [Consumed(add.push, add.chunk), *self._offer()]
 
     def on_freed(self, end: int) -> list[Instruction]:
-        """All workers have the chunks below."""
+        """Free the slots of the chunks below `end`, which all workers have."""
         self._freed = max(self._freed, end)
         return self._begin()
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way."""
+        """True if nothing is under way."""
         return not self._numbers and not self._waiting
 
     def _begin(self) -> list[Instruction]:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""One model on its optimizer node: operations, both streams and commits, between workers' records and the machine."""
+"""Model on its optimizer node: operations, streams and commits, between records and the machine."""
 
 import base64
 from functools import cached_property
@@ -56,17 +56,17 @@ from coarse.protocol.fragments import fragments
 
 
 class ToWorkers:
-    """A record for all workers of the job; what goes to one has its number."""
+    """Addressee of a record for all workers of the job; a record for one worker has that worker's number."""
 
     ALL = -1
 
 
 Out = tuple[int, PagedRecord] | PagedStep
-"""A record for an endpoint, or work for the driver."""
+"""Record for an endpoint, or work for the driver."""
 
 
 class ServedModel:
-    """What an optimizer node does for a model that is open."""
+    """Optimizer node's part in a model that is open."""
 
     def __init__(
         self,
@@ -78,12 +78,16 @@ class ServedModel:
         packets: PacketPlan,
         places: RootPlaces,
     ) -> None:
-        """
+        """Start serving a model.
+
         Args:
-            number, device: the model's, and this one's.
-            tree: whose root this is.
-            declaration: the model.
-            opened, packets, places: its folders, how streams are cut, and where values lie in device memory.
+            number: number of the model.
+            device: this device.
+            tree: tree whose root this device is.
+            declaration: declaration of the model.
+            opened: its open folders, with the memory plan.
+            packets: division of streams into packets.
+            places: places of values in device memory.
         """
         model = declaration.model
         num_clients = tree.placement.num_clients
@@ -132,7 +136,7 @@ class ServedModel:
     # --- workers' records
 
     def on_ask(self, ask: PagedAsk) -> list[Out]:
-        """A worker's next operation.
+        """Take a worker's next operation.
 
         Raises:
             MismatchError: another worker asked for another one.
@@ -150,17 +154,17 @@ class ServedModel:
         return [*self._carry(self.optimizer.on_asked(asked, is_first=is_first)), *self._on_full()]
 
     def on_data(self, record: PagedData) -> list[Out]:
-        """Packets that a worker pushes."""
+        """Take packets that a worker pushes."""
         data = Data(record.begin, record.end, record.stamp, record.asks)
         return self._hop(self._root.on_push_data(self._child_of[record.client], data), is_up=True)
 
     def on_beat(self, record: PagedBeat) -> list[Out]:
-        """A worker's heartbeat of what it pulls."""
+        """Take a worker's heartbeat about its pulls."""
         beat = Beat(record.ack, record.credit, record.beyond, record.echo)
         return self._hop(self._root.on_pull_beat(self._child_of[record.client], beat), is_up=False)
 
     def on_frame(self, device: int, frame: Frame, nbytes: int) -> list[Out]:
-        """A frame of a device below; of data, each packet has so many bytes."""
+        """Take a frame of a device below; each packet of data has `nbytes` bytes."""
         child, message = self._child_of[device + self._num_clients], frame.message
         if isinstance(message, Beat):
             beat = whole_beat(message, self._root.pulling(child))
@@ -177,13 +181,13 @@ class ServedModel:
         return out + self._hop(wanted, is_up=True)
 
     def on_timer(self, device: int, is_up: bool) -> list[Out]:
-        """Nothing was heard of a device below for longer than a round trip takes."""
+        """Handle a silence of a device below that is longer than a round trip takes."""
         assert not is_up
         return self._hop(self._root.on_pull_timer(self._child_of[device + self._num_clients]), is_up=False)
 
     @cached_property
     def senders(self) -> dict[tuple[int, bool], Sender]:
-        """By device at the other end, and whether it is of the stream of pushes."""
+        """Senders by device at the other end, and whether the stream is that of pushes."""
         return {
             (endpoint - self._num_clients, False): self._root.pulling(child)
             for endpoint, child in self._child_of.items()
@@ -191,14 +195,14 @@ class ServedModel:
         }
 
     def on_look(self, look: PagedLook) -> list[Out]:
-        """A worker wants to see an array of a chunk."""
+        """Begin to read an array of a chunk that a worker wants to look at."""
         number = self._num_looks
         self._num_looks += 1
         self._looks[number] = look.client, look.token
         return self._carry(self._paged.on_look(number, look.unit, look.chunk, look.array, look.num_before))
 
     def on_state(self, state: PagedState) -> list[Out]:
-        """A fragment of a worker's own state."""
+        """Take a fragment of a worker's own state."""
         text = self._joined(f"state {state.number}", state.client, state.is_last, state.text)
         if text is None:
             return []
@@ -206,7 +210,7 @@ class ServedModel:
         return self._record(self._commits.on_state(state.client, state.number, base64.b64decode(text)))
 
     def on_prepared(self, prepared: PagedPrepared) -> list[Out]:
-        """Another optimizer node is prepared."""
+        """Note that another optimizer node is prepared."""
         text = self._joined("prepared", prepared.node, prepared.is_last, prepared.text)
         if text is None:
             return []
@@ -214,11 +218,11 @@ class ServedModel:
         return self._record(self._commits.on_prepared(prepared.node, prepared.step, versions_from_json(text)))
 
     def on_committed(self) -> list[Out]:
-        """The first optimizer node has written the record."""
+        """Go on after the first optimizer node has written the record."""
         return self._carry(self._paged.on_committed())
 
     def missing(self) -> str:
-        """For what this node waits, for people."""
+        """Return text for people on what this node waits for."""
         lacking = self._log.missing()
         waits = [] if lacking is None else [f"ranks {list(lacking[1])} have not called what {lacking[0]}"]
         if self._commits is not None and (commit := self._commits.missing()):
@@ -232,13 +236,13 @@ class ServedModel:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way."""
+        """True if nothing is under way."""
         return self.optimizer.is_quiet
 
     # --- what the driver has done
 
     def on_result(self, done: StoreWork | WriteRecord, value: float) -> list[Out]:
-        """An instruction was carried out."""
+        """Take the result of an instruction that was carried out."""
         if isinstance(done, WriteRecord):
             step = done.commit.step
             told: list[Out] = [
@@ -295,7 +299,7 @@ class ServedModel:
         return out
 
     def _values(self, add: AddSum) -> tuple[PlaceOfValues, ...]:
-        """Where the children's values of a chunk lie, in their order."""
+        """Return the places of the children's values of a chunk, in their order."""
         span = self._arrivals.span(add.push, add.chunk)
         own = self._pushed.of(add.push)
         places = []
@@ -323,7 +327,7 @@ class ServedModel:
         return self._hop(self._root.on_added(end), is_up=True)
 
     def _hop(self, wanted: list[HopInstruction], *, is_up: bool) -> list[Out]:
-        """Carry out what the root's hops want, of the stream of pushes or of pulls."""
+        """Carry out the instructions of the root's hops, for the stream of pushes or of pulls."""
         out: list[Out] = []
         for one in wanted:
             match one:
@@ -385,7 +389,7 @@ class ServedModel:
         return [] if commit is None else [WriteRecord(self.number, commit)]
 
     def _joined(self, what: str, source: int, is_last: bool, text: str) -> str | None:
-        """All fragments together, with the last."""
+        """Return the text of all fragments with the last one; None before."""
         texts = self._texts.setdefault((what, source), [])
         texts.append(text)
         return "".join(self._texts.pop((what, source))) if is_last else None

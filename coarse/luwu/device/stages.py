@@ -1,4 +1,4 @@
-"""When an optimizer node read, added, updated and wrote what: a trace that shows what hides behind what."""
+"""Trace of an optimizer node's reads, sums, updates and writes in time, to show which hide others."""
 
 from pathlib import Path
 
@@ -26,11 +26,11 @@ _STAGE = {
     WriteImage: 4, WriteSum: 4, Sync: 5,
 }  # fmt: skip
 _LANES_EACH = 100
-"""Room for what happens at once."""
+"""Number of lanes of each stage, for spans that overlap."""
 
 
 class Stages:
-    """Gathers spans; `write` makes the file."""
+    """Collection of spans; `write` makes the file."""
 
     def __init__(self, node: int, model: PagedModel, folder: str) -> None:
         self._node = node
@@ -39,7 +39,7 @@ class Stages:
         self._spans: list[list[Span]] = [[] for _ in STAGES]
 
     def add(self, work: StoreWork | WriteRecord, begin_s: float, end_s: float) -> None:
-        """Some work was done."""
+        """Add the span of some work that was done."""
         if isinstance(work, WriteRecord):
             self._spans[-1].append(Span(f"record of step {work.commit.step}", begin_s, end_s))
             return
@@ -53,7 +53,11 @@ class Stages:
         self._spans[stage].append(Span(name, begin_s, end_s))
 
     def write(self) -> None:
-        """Write the trace; OSError where that fails."""
+        """Write the trace.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         trace = Trace(self._node, f"optimizer node {self._node}")
         for stage, spans in enumerate(self._spans):
             trace.lane(stage * _LANES_EACH, STAGES[stage])

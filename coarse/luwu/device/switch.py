@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A memory device between workers and the optimizer node of a model: it adds what comes, and copies what goes.
+"""Memory device between workers and a model's optimizer node: it adds pushes, and copies pulls.
 
 Its children are workers of its host, whose values lie in its memory, and other devices, whose packets come into rings.
 Sums wait in a ring for the parent's heartbeats. [Note: one worker] Where the only child is a worker that pushes what
@@ -25,19 +25,19 @@ from coarse.luwu.store.stream import ChunkStream, Ring, Span
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchPlaces:
-    """A switch's own memory."""
+    """Memory of a switch."""
 
     clients: dict[int, ClientPlaces] = field(default_factory=dict)
     rings: dict[int, Ring] = field(default_factory=dict)
-    """By device below it, for the packets that it pushes."""
+    """Ring for the packets that each device below it pushes."""
     sums: Ring | None = None
-    """None: see [Note: one worker]."""
+    """Ring for the sums; None: see [Note: one worker]."""
     copies: Ring
-    """For what is pulled."""
+    """Ring for the packets that are pulled."""
 
 
 class ModelSwitch:
-    """One tree of one model on a device that is not its root."""
+    """Part of a device that is not the root in one tree of one model."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class ModelSwitch:
         self._values = PushedValues(self._up, places.clients, num_staging, declaration)
         self._below = {device: ChildPackets(ring, self._wire) for device, ring in places.rings.items()}
         self._empty: set[int] = set()
-        """Packets of whose sums nobody below has a value."""
+        """Packets for whose sums no worker below has a value."""
         self._short_copies: dict[int, int] = {}
-        """Packet of what is pulled that is smaller than others -> its bytes."""
+        """Pulled packet that is smaller than others -> its bytes."""
         self._freed = 0
 
     @cached_property
     def senders(self) -> dict[tuple[int, bool], Sender]:
-        """By device at the other end, and whether it is of the stream of pushes."""
+        """Senders by device at the other end, and whether the stream is that of pushes."""
         found = {(self._parent, True): self.adds.sender}
         for endpoint, sender in zip(self._children, self.copies.children, strict=True):
             if endpoint >= self._num_clients:
@@ -85,31 +85,31 @@ class ModelSwitch:
         return found
 
     def look(self, worker: int) -> int:
-        """Where what a worker of this host looks at has its slot."""
+        """Return the offset of the slot for values that a worker of this host looks at."""
         return self._places.clients[worker].look
 
     # --- from workers of this host
 
     def on_ask(self, ask: PagedAsk) -> None:
-        """A worker has asked the optimizer node for an operation."""
+        """Note a worker's request to the optimizer node for an operation."""
         operation = from_wire(ask.operation)
         if isinstance(operation, Push):
             self._values.on_push(ask.client, operation, ask.present, ask.offset)
 
     def on_data(self, record: PagedData) -> list[Out]:
-        """A worker's packets lie in its memory."""
+        """Take a worker's packets, which lie in its memory."""
         data = Data(record.begin, record.end, record.stamp, record.asks)
         return self._push_on(self.adds.on_data(self._child_of[record.client], data))
 
     def on_beat(self, record: PagedBeat) -> list[Out]:
-        """A worker's heartbeat of what it pulls."""
+        """Take a worker's heartbeat about its pulls."""
         beat = Beat(record.ack, record.credit, record.beyond, record.echo)
         return self._pull_on(self.copies.on_beat(self._child_of[record.client], beat))
 
     # --- from devices
 
     def on_frame(self, device: int, frame: Frame, nbytes: int) -> list[Out]:
-        """A frame came; of data, each packet has so many bytes."""
+        """Take a frame; each packet of data has `nbytes` bytes."""
         is_up, message = frame.is_up, frame.message
         if device == self._parent:
             if is_up:
@@ -134,7 +134,7 @@ class ModelSwitch:
         return out + self._push_on(wanted)
 
     def on_timer(self, device: int, is_up: bool) -> list[Out]:
-        """Nothing was heard of a device for longer than a round trip takes."""
+        """Handle a silence of a device that is longer than a round trip takes."""
         if is_up:
             return self._push_on(self.adds.on_timer())
         return self._pull_on(self.copies.on_timer(self._child_of[device + self._num_clients]))
@@ -142,7 +142,7 @@ class ModelSwitch:
     # --- pushes
 
     def _push_on(self, wanted: list[Instruction]) -> list[Out]:
-        """Carry out what the adding switch wants, and send what it may send."""
+        """Carry out the adding switch's instructions, and send the packets that it may send."""
         out: list[Out] = []
         for one in wanted:
             if isinstance(one, Full):
@@ -180,7 +180,7 @@ class ModelSwitch:
         return out
 
     def _sources(self, packet: int, span: Span | None) -> tuple[PlaceOfValues, ...]:
-        """Where the children's values lie from a packet on, in order."""
+        """Return the places of the children's values from a packet on, in order."""
         found = []
         for endpoint in self._children:
             if endpoint < self._num_clients:
@@ -194,12 +194,14 @@ class ModelSwitch:
         return tuple(found)
 
     def _within(self, packet: int, span: Span) -> int:
-        """Which element of its chunk is a packet's first."""
+        """Return the element of its chunk that a packet begins with."""
         return (packet - span.first) * self._up_elements
 
     def _pieces(self, begin: int, end: int) -> list[tuple[int, int, Span | None]]:
-        """Packets [begin, end) as runs of which only the last may be short, and that the same children have; each with
-        its chunk, where workers of this host push it."""
+        """Split packets [begin, end) into runs of which only the last packet may be short.
+
+        All packets of a run have the same children. Each run has its chunk, where workers of this host push it.
+        """
         if self._workers:
             return [
                 (max(begin, span.first), min(end, span.end), span) for span in self._up.overlapping(begin, end)
@@ -209,7 +211,7 @@ class ModelSwitch:
         return [(first, past, None) for first, past in cut(begin, end, iter(edges))]
 
     def _num_elements(self, begin: int, end: int, span: Span | None) -> int:
-        """How many elements packets have, of which only the last may be short."""
+        """Return the number of elements of packets, of which only the last may be short."""
         each = self._up_elements
         if span is not None:
             first, past = self._up.model.elements(span.unit, span.chunk)
@@ -243,7 +245,10 @@ class ModelSwitch:
         )
 
     def _free(self, end: int) -> list[Out]:
-        """The parent has all packets below: rooms of gradients are zeros again before their workers know."""
+        """Free the packets below `end`, all of which the parent has.
+
+        Rooms of gradients are zeros again before their workers know.
+        """
         out: list[Out] = []
         if self._places.sums is None:
             for first, past, span in self._pieces(self._freed, end):
@@ -264,7 +269,7 @@ class ModelSwitch:
     # --- pulls
 
     def _copy(self, data: Data, nbytes: int) -> list[Out]:
-        """Packets of what is pulled came."""
+        """Keep pulled packets that came."""
         out: list[Out] = []
         wanted = self.copies.on_data(data)
         below = ChildPackets(self._places.copies, self._wire)
@@ -275,7 +280,7 @@ class ModelSwitch:
         return out + self._pull_on(wanted)
 
     def _pull_on(self, wanted: list[Instruction]) -> list[Out]:
-        """Carry out what the broadcasting switch wants, and send what it may send."""
+        """Carry out the broadcasting switch's instructions, and send the packets that it may send."""
         out: list[Out] = []
         for one in wanted:
             if isinstance(one, Free):
@@ -309,7 +314,7 @@ class ModelSwitch:
     # --- both
 
     def _told(self, link: int, message: object, *, is_up: bool) -> list[Out]:
-        """A heartbeat or a question for a child or the parent."""
+        """Send a heartbeat or a probe to a child or the parent."""
         assert isinstance(message, Beat | Probe)
         if link != PARENT and (endpoint := self._children[link]) < self._num_clients:
             if isinstance(message, Probe):

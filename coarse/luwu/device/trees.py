@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The trees of a device's models: how their devices find each other, before a model begins and when it ends.
+"""Trees of a device's models: the setup of their devices' links before a model begins, and the end.
 
 [Note: a tree's beginning] The optimizer node's device, the root, goes through it with all the others at once: "join"
 (each makes ends for its links), "connect" (each has them lead to its peers'), "begin" (packets have a size; each has
@@ -32,22 +32,22 @@ Steps = list[Instruction]
 Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
 _LEAST_WINDOW = 4
 _ALIGN = 16
-"""Elements; packets are multiples of it."""
+"""Number of elements that packets are multiples of."""
 
 
 @dataclass(eq=False)
 class _Join:
-    """A tree on one of its devices."""
+    """State of a tree on one of its devices."""
 
     tree: Tree
     declaration: Declaration
     switch: ModelSwitch | None = None
     region: int = -1
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Of the root: by device what it answered last."""
+    """Last answer of each device, at the root."""
     phase: str = ""
     ring_bytes: int = 0
-    """Of the root: for the window of each device below it."""
+    """Bytes for the window of each device below the root, at the root."""
 
 
 class DeviceTrees:
@@ -63,8 +63,11 @@ class DeviceTrees:
         on_ready: Callable[[int, PacketPlan], Steps],
         on_failed: Callable[[int, CoarseError], Steps],
     ) -> None:
-        """`on_ready` and `on_failed` hear of trees whose root this device is; `to_steps` makes steps of what a machine
-        gives out."""
+        """Start without trees.
+
+        `on_ready` and `on_failed` are called for trees whose root this device is. `to_steps` makes steps of a machine's
+        output.
+        """
         self._device = device
         self._placement = placement
         self._allocate = allocate
@@ -90,7 +93,7 @@ class DeviceTrees:
         return [*asked, self._open_links(model, join)]
 
     def close(self, model: int) -> Steps:
-        """End a tree whose root this device is: its workers have left."""
+        """End a tree whose root this device is, and which its workers have left."""
         join = self._joins.pop((model, self._device), None)
         if join is None or len(join.tree.devices) == 1:
             return []
@@ -108,7 +111,7 @@ class DeviceTrees:
         return steps
 
     def _answered(self, model: int, root: int, what: str, answer: dict[str, Any]) -> Steps:
-        """This device has done its part."""
+        """Answer the root that this device has done its part."""
         if root != self._device:
             return self._tell(root, model, root, what, answer)
         return self._on_answer(model, self._device, what, answer)
@@ -136,7 +139,7 @@ class DeviceTrees:
         return [*steps, self._connect(model, self._device, texts[self._device])]
 
     def _all_connected(self, model: int, join: _Join) -> Steps:
-        """Cut packets so that they fill the smallest datagram, and have a window that each receiver has room for."""
+        """Plan packets that fill the smallest datagram, and a window that each receiver has room for."""
         payload_bytes = min(answer["payload_bytes"] for answer in join.answers.values()) - HEADER_BYTES
         room_bytes = min(answer["room_bytes"] for answer in join.answers.values())
         wire, pushed = join.declaration.wire, join.declaration.pushed
@@ -161,7 +164,7 @@ class DeviceTrees:
     # --- all devices
 
     def on_record(self, record: PagedTree) -> Steps:
-        """Another device of a tree says something."""
+        """Take a record of another device of a tree."""
         if record.device != self._device:
             return [Send(self._placement.num_clients + record.device, record)]
         texts = self._texts.setdefault((record.source, record.model, record.root, record.what), [])
@@ -185,17 +188,17 @@ class DeviceTrees:
         return self._leave(model, root)
 
     def on_links_open(self, step: OpenLinks, described: dict[int, dict[str, Any]]) -> Steps:
-        """The ends are made: what peers have to know of each."""
+        """Answer with the descriptions of the ends that were made, which their peers have to know."""
         answer = {str(peer): text for peer, text in described.items()}
         return self._answered(step.model, step.root, "joined", answer)
 
     def on_connected(self, step: ConnectLinks, payload_bytes: int, room_bytes: int) -> Steps:
-        """The links lead to their peers: a datagram's bytes, and what the kernel keeps of datagrams."""
+        """Answer that the links are connected, with a datagram's bytes and the kernel's room for datagrams."""
         answer = {"payload_bytes": payload_bytes, "room_bytes": room_bytes}
         return self._answered(step.model, step.root, "connected", answer)
 
     def on_links_failed(self, step: OpenLinks | ConnectLinks, error: CoarseError) -> Steps:
-        """The ends cannot be made."""
+        """Answer that the ends cannot be made."""
         return self._failed(step.model, step.root, error)
 
     def _failed(self, model: int, root: int, error: CoarseError) -> Steps:
@@ -217,7 +220,7 @@ class DeviceTrees:
     # --- switches
 
     def _begin(self, model: int, root: int, packets: PacketPlan) -> Steps:
-        """Have memory for a switch's rings, and tell its workers where theirs is."""
+        """Allocate memory for a switch's rings, and tell its workers the places of theirs."""
         join = self._joins[model, root]
         tree, declaration = join.tree, join.declaration
         workers, below = tree.child_workers(self._device), tree.child_devices(self._device)
@@ -267,12 +270,12 @@ class DeviceTrees:
         return [CloseLinks(model, root)]
 
     def switch(self, model: int, root: int) -> ModelSwitch | None:
-        """This device's switch of a tree, once it has begun."""
+        """Return this device's switch of a tree; None before it has begun."""
         join = self._joins.get((model, root))
         return None if join is None else join.switch
 
     def on_worker(self, record: PagedAsk | PagedData | PagedBeat) -> Steps:
-        """A worker of this host says something on its way to another device's optimizer node."""
+        """Handle a record of a worker of this host on its way to another device's optimizer node."""
         switch = self.switch(record.model, record.device)
         if switch is None:
             return []
@@ -282,7 +285,7 @@ class DeviceTrees:
         return self._to_steps(switch.on_data(record) if isinstance(record, PagedData) else switch.on_beat(record))
 
     def on_frame(self, device: int, frame: Frame, nbytes: int) -> Steps:
-        """A frame came from a device, for a tree whose root this one is not."""
+        """Take a frame of a device, for a tree whose root is another device."""
         switch = self.switch(frame.model, frame.root)
         return [] if switch is None else self._to_steps(switch.on_frame(device, frame, nbytes))
 
@@ -297,12 +300,12 @@ class DeviceTrees:
 
 
 def plan_tree_of(declaration: Declaration, root: int, placement: Placement) -> Tree:
-    """The tree of a model's optimizer node whose device is `root`; see plan_tree."""
+    """Return the tree of a model's optimizer node whose device is `root`; see plan_tree."""
     return plan_tree(root, declaration.nodes.index(root), placement, dict(declaration.switches))
 
 
 def places_text(hub: int, place: ClientPlaces, plan: MemoryPlan, packets: PacketPlan) -> dict[str, Any]:
-    """What a worker is told of its memory on the device that it is attached to, and of packets."""
+    """Return a worker's memory on the device that it is attached to, and the packets, as JSON values."""
     return {
         "hub": hub,
         "gradients": place.gradients,

@@ -1,4 +1,4 @@
-"""Values that were pushed, where they lie in a device's memory."""
+"""Values that were pushed, at their places in a device's memory."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -14,7 +14,7 @@ Made = TypeVar("Made")
 
 
 def values_at(memory: DeviceMemory, place: PlaceOfValues, num_elements: int) -> np.ndarray:
-    """(n,) of the storage type: the values, or, where they go on at the beginning of a ring, a copy of them."""
+    """Return the values, (n,) of the storage type; a copy where they wrap around the end of a ring."""
     dtype = DType(place.dtype)
     nbytes = num_elements * dtype.itemsize
     ring = place.ring
@@ -31,7 +31,7 @@ def add_values(
     num_elements: int,
     add: Callable[[list[np.ndarray]], Made],
 ) -> Made:
-    """What `add` makes of the values, (n,) float32 each; zeros are left behind where they are wanted."""
+    """Return the result of `add` on the values, (n,) float32 each; leave zeros where a place wants them."""
     given = [values_at(memory, place, num_elements) for place in places]
     made = add([widened(values, DType(place.dtype)) for values, place in zip(given, places, strict=True)])
     for values, place in zip(given, places, strict=True):

@@ -1,10 +1,10 @@
 # Pure: no MPI, threads, clock or environment.
-"""The bytes of a hop's messages: a header, and behind it what is carried.
+"""Bytes of a hop's messages: a header, and behind it the payload.
 
-[Note: frames] A header is 24 bytes, little-endian: the model and the optimizer node's device (16 bits each); what kind
-of message it is, and its flags (8 bits each); how many packets come (16 bits); three numbers of 32 bits, which
-`unwrapped` makes whole again; and a check of all of it, so that a stray datagram is not taken for a frame. Behind the
-header of data are its packets, all but the last of one size; behind that of a heartbeat its bits beyond Ack.
+[Note: frames] A header is 24 bytes, little-endian: the model and the optimizer node's device (16 bits each); the kind
+of message, and its flags (8 bits each); the number of packets (16 bits); three numbers of 32 bits, which `unwrapped`
+makes whole again; and a check of all of it, so that a stray datagram is not taken for a frame. Behind the header of
+data are its packets, all but the last of one size; behind that of a heartbeat its bits beyond Ack.
 """
 
 import struct
@@ -24,31 +24,31 @@ HEADERS = np.dtype([
     ("model", "<u2"), ("root", "<u2"), ("kind", "u1"), ("flags", "u1"), ("count", "<u2"),
     ("first", "<u4"), ("second", "<u4"), ("third", "<u4"), ("check", "<u4"),
 ])  # fmt: skip
-"""A header as numpy sees it, to make or read many at once."""
+"""Header as numpy sees it, to make or read many at once."""
 _DATA, _BEAT, _PROBE = 0, 1, 2
 _UP, _ASKS, _EMPTY = 1, 2, 4
 MOST_PACKETS = 0xFFFF
-"""Of one frame, and so of a window."""
+"""Most packets of one frame, and so of a window."""
 _FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
-"""By which a header's words are multiplied for its check; odd, so that a changed word changes it."""
+"""Factors of a header's words in its check; they are odd, so that a changed word changes the check."""
 _SEED = 0x1D0C0A25
 
 
 class Frame(NamedTuple):
-    """A message on a hop of one model's tree. Numbers are those on the wire."""
+    """Message on a hop of one model's tree; numbers are those on the wire."""
 
     model: int
     root: int
-    """The optimizer node's device."""
+    """Device of the optimizer node."""
     is_up: bool
-    """Whether it is of the stream of pushes."""
+    """True if the stream is that of pushes."""
     message: Message
     is_empty: bool = False
-    """Of data: whether nobody below has a value, so that no bytes come."""
+    """True for data without a value of any worker below, so that no bytes come."""
 
 
 def header_of(frame: Frame) -> bytes:
-    """The bytes before what a frame carries."""
+    """Return the header of a frame."""
     flags = _UP if frame.is_up else 0
     message = frame.message
     count, second, third = 0, 0, 0
@@ -64,13 +64,16 @@ def header_of(frame: Frame) -> bytes:
 
 
 def beyond_bytes(beat: Beat, most: int = MOST_PACKETS) -> bytes:
-    """What follows a heartbeat's header, at most so many bytes: what it does not say is sent again."""
+    """Return at most `most` bytes that follow a heartbeat's header; packets that they omit are sent again."""
     beyond = beat.beyond & mask_of(0, 8 * most)
     return beyond.to_bytes((beyond.bit_length() + 7) // 8, "little")
 
 
 def headers_of(frame: Frame) -> np.ndarray:
-    """(n, HEADER_BYTES) uint8: of data one header for each packet, stamped as they leave; only the last one asks."""
+    """Return a header for each packet of data, (n, HEADER_BYTES) uint8.
+
+    They are stamped as the packets leave; only the last one asks.
+    """
     message = frame.message
     assert isinstance(message, Data)
     count = message.end - message.begin
@@ -86,7 +89,7 @@ def headers_of(frame: Frame) -> np.ndarray:
 
 
 def frame_of(raw: bytes | memoryview) -> Frame | None:
-    """The frame of some bytes; None where they are none."""
+    """Return the frame of some bytes; None where they are no frame."""
     if len(raw) < HEADER_BYTES:
         return None
     *fields, check = _HEADER.unpack_from(raw)
@@ -104,7 +107,7 @@ def frame_of(raw: bytes | memoryview) -> Frame | None:
 
 
 def runs_of_data(headers: np.ndarray) -> list[tuple[int, int, Frame]]:
-    """Datagrams that came as one, as few frames: (first, past the last, frame) where numbers and stamps follow.
+    """Return datagrams that came as one in few frames: (first, past the last, frame), numbers in sequence.
 
     Args:
         headers: (n,) HEADERS, at least one, each of data of one packet; those that are not are left out.
@@ -131,7 +134,7 @@ def runs_of_data(headers: np.ndarray) -> list[tuple[int, int, Frame]]:
 
 
 def _checks(headers: np.ndarray) -> np.ndarray:
-    """(n,) uint32 of (n,) HEADERS."""
+    """Return the checks of (n,) HEADERS, (n,) uint32."""
     words = headers.view(np.uint32).reshape(len(headers), -1)[:, :5]
     found: np.ndarray = words @ np.array(_FACTORS, np.uint32) + np.uint32(_SEED)
     return found
@@ -145,19 +148,19 @@ def _check(header: bytes) -> int:
 
 
 def whole_data(data: Data, receiver: Receiver) -> Data:
-    """Data as its receiver counts."""
+    """Return data with its numbers as its receiver counts."""
     begin = unwrapped(data.begin, receiver.ack)
     stamp = unwrapped(data.stamp, max(receiver.echo, 0))
     return Data(begin, begin + data.end - data.begin, stamp, data.asks)
 
 
 def whole_beat(beat: Beat, sender: Sender) -> Beat:
-    """A heartbeat as the sender counts that hears it."""
+    """Return a heartbeat with its numbers as the sender that hears it counts."""
     ack = unwrapped(beat.ack, sender.ack)
     credit, echo = unwrapped(beat.credit, sender.credit), unwrapped(beat.echo, sender.next_stamp)
     return Beat(ack, credit, beat.beyond, max(echo, NOTHING_CAME))
 
 
 def whole_probe(probe: Probe, receiver: Receiver) -> Probe:
-    """A question as its receiver counts."""
+    """Return a probe with its number as its receiver counts."""
     return Probe(unwrapped(probe.stamp, max(receiver.echo, 0)))

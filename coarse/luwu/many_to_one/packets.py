@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What travels on a hop, and what the machines have their driver do.
+"""Messages that travel on a hop, and instructions of the machines to their driver.
 
 Packets of a stream are numbered from 0 on, without end; on the wire a number is its lowest bits (`unwrapped`).
 """
@@ -7,9 +7,9 @@ Packets of a stream are numbered from 0 on, without end; on the wire a number is
 from typing import NamedTuple
 
 WIRE_MODULUS = 2**32
-"""Numbers on the wire are below this. A message that is older than half of it must not arrive any more."""
+"""Modulus of numbers on the wire. A message that is older than half of it must not arrive any more."""
 NOTHING_CAME = -1
-"""The echo of a receiver to which nothing came."""
+"""Echo of a receiver to which nothing came."""
 
 
 class Data(NamedTuple):
@@ -18,46 +18,46 @@ class Data(NamedTuple):
     begin: int
     end: int
     stamp: int
-    """Number of the last one's transmission; those before it have the numbers before. A resend has new numbers."""
+    """Number of the last packet's transmission; those before it have the numbers before. A resend has new numbers."""
     asks: bool
-    """Whether it wants a heartbeat at once."""
+    """True if it asks for a heartbeat at once."""
 
     def part(self, begin: int, end: int) -> "Data":
-        """Packets [begin, end) of these alone, which left when they did."""
+        """Return packets [begin, end) of these alone, with their own stamps."""
         return Data(begin, end, self.stamp - (self.end - end), self.asks and end == self.end)
 
 
 class Probe(NamedTuple):
-    """A question how far the receiver is."""
+    """Question about the receiver's progress."""
 
     stamp: int
 
 
 class Beat(NamedTuple):
-    """A heartbeat: how far a receiver is (LuWu 3.2.3, with what came beyond Ack)."""
+    """Heartbeat: a receiver's progress (LuWu 3.2.3, with the packets that came beyond Ack)."""
 
     ack: int
-    """All packets below it came."""
+    """Packet below which all came."""
     credit: int
-    """Packets from here on are not to be sent."""
+    """Packet from which on none is to be sent."""
     beyond: int
     """Bit k: packet ack + k came."""
     echo: int
-    """The highest stamp that came; NOTHING_CAME at first."""
+    """Highest stamp that came; NOTHING_CAME at first."""
 
 
 Message = Data | Probe | Beat
 
 
 class Transmit(NamedTuple):
-    """Send a message on a link. The payload of packets is what was taken, or the sum of what was."""
+    """Instruction to send a message on a link; packets carry the payload taken, or the sum of those taken."""
 
     link: int
     message: Message
 
 
 class Take(NamedTuple):
-    """Of the data that just came on a link, the payloads of packets [begin, end) are new; drop all others."""
+    """Instruction to keep the new payloads, packets [begin, end), of a link's last data; drop all others."""
 
     link: int
     begin: int
@@ -65,20 +65,20 @@ class Take(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """All packets of the stream below `end` are here."""
+    """Notice that all packets of the stream below `end` are here."""
 
     end: int
 
 
 class Full(NamedTuple):
-    """All children's payloads of packets [begin, end) are here: their sums may be made, each once."""
+    """Notice that all children's payloads of packets [begin, end) are here, and may be summed, each once."""
 
     begin: int
     end: int
 
 
 class Free(NamedTuple):
-    """The payloads of packets below `end` will not be sent again."""
+    """Notice that the payloads of packets below `end` will not be sent again."""
 
     end: int
 
@@ -87,6 +87,6 @@ Instruction = Transmit | Take | Complete | Full | Free
 
 
 def unwrapped(number: int, near: int, modulus: int = WIRE_MODULUS) -> int:
-    """The number nearest to `near` of all that are `number` on the wire."""
+    """Return the number nearest to `near` of all that are `number` on the wire."""
     ahead = (number - near) % modulus
     return near + (ahead if ahead < modulus // 2 else ahead - modulus)

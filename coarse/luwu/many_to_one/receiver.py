@@ -1,52 +1,52 @@
 # Pure: no MPI, threads, clock or environment.
-"""The receiving end of a hop: what came, what is lacking, and how much more there is room for.
+"""Receiving end of a hop: the packets that came, those that are lacking, and the room for more.
 
-It has no timer. Whoever does not hear of it asks: see [Note: stamps] in sender.py.
+It has no timer. A sender that does not hear of it asks: see [Note: stamps] in sender.py.
 """
 
 from coarse.luwu.many_to_one.packets import NOTHING_CAME, Beat, Complete, Data, Instruction, Probe, Take, Transmit
 from coarse.protocol.plan import mask_of, runs_of
 
 BEATS_PER_WINDOW = 4
-"""Heartbeats while a window's packets come without a gap (LuWu, appendix B)."""
+"""Number of heartbeats while a window's packets come without a gap (LuWu, appendix B)."""
 
 
 class Receiver:
-    """Takes each packet once, in whatever order, and room for `depth` of them beyond what was consumed."""
+    """Receiver that takes each packet once, in any order, with room for `depth` beyond those consumed."""
 
     def __init__(self, link: int, depth: int, *, first: int = 0) -> None:
         self._link = link
         self._depth = depth
         self.ack = first
-        """All packets below it came."""
+        """Packet below which all came."""
         self._beyond = 0
         """Bit k: packet ack + k came; bit 0 is never set."""
         self._consumed = first
         self._echo = NOTHING_CAME
         self._told_ack, self._told_credit = first, first + depth
-        """What the last heartbeat said."""
+        """Ack and credit of the last heartbeat."""
 
     @property
     def credit(self) -> int:
-        """Packets from here on have no room."""
+        """Packet from which on there is no room."""
         return self._consumed + self._depth
 
     @property
     def has_untold(self) -> bool:
-        """Whether there is more room than the last heartbeat said."""
+        """True if there is more room than the last heartbeat said."""
         return self.credit > self._told_credit
 
     @property
     def echo(self) -> int:
-        """The highest stamp that came."""
+        """Highest stamp that came."""
         return self._echo
 
     def came(self, first: int) -> int:
-        """What came from packet `first` (at most ack) on, as a bit set."""
+        """Return the packets that came from packet `first` (at most ack) on, as a bit set."""
         return mask_of(0, self.ack - first) | self._beyond << (self.ack - first)
 
     def on_data(self, data: Data) -> list[Instruction]:
-        """Packets came; perhaps again, or late, or after others that are lacking."""
+        """Take packets; they may come again, late, or after others that are lacking."""
         self._echo = max(self._echo, data.stamp)
         begin, end = max(data.begin, self.ack), min(data.end, self.credit)
         new = mask_of(begin - self.ack, end - self.ack) & ~self._beyond if begin < end else 0
@@ -67,17 +67,17 @@ class Receiver:
         return done
 
     def on_probe(self, probe: Probe) -> list[Instruction]:
-        """Somebody asks."""
+        """Answer a probe."""
         self._echo = max(self._echo, probe.stamp)
         return [self.heartbeat()]
 
     def consume(self, upto: int) -> list[Instruction]:
-        """Packets below `upto` (at most ack) need no room any more."""
+        """Free the room of packets below `upto` (at most ack)."""
         self._consumed = max(self._consumed, upto)
         gained = (self.credit - self._told_credit) * BEATS_PER_WINDOW
         return [self.heartbeat()] if gained >= self._depth else []
 
     def heartbeat(self) -> Transmit:
-        """Say how far it is."""
+        """Send a heartbeat with the progress."""
         self._told_ack, self._told_credit = self.ack, self.credit
         return Transmit(self._link, Beat(self.ack, self.credit, self._beyond, self._echo))

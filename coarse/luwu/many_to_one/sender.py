@@ -1,11 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""The sending end of a hop: selective repeat within the receiver's credit.
+"""Sending end of a hop: selective repeat within the receiver's credit.
 
 [Note: stamps] Every transmission has a number of its own, also where it carries a packet again, and a heartbeat echoes
-the highest one that came. So what a heartbeat says of a transmission is never taken for another of the same packet:
-a packet whose latest transmission has an echoed one behind it, and which did not come, is lost, and is sent again
-before anything new. `reorder` transmissions may overtake another before that. Where nothing follows that could be
-echoed, a timer asks (`on_timer`), and the answer's echo says what was lost; the timer itself sends no payload.
+the highest one that came. So an answer to one transmission is never taken for another of the same packet. A packet
+whose latest transmission has an echoed one behind it, and which did not come, is lost, and is sent again before
+anything new. `reorder` transmissions may overtake another before that. Where nothing follows that could be echoed, a
+timer asks (`on_timer`), and the answer's echo tells which packets were lost; the timer itself sends no payload.
 """
 
 from coarse.luwu.many_to_one.packets import Beat, Data, Free, Instruction, Probe, Transmit
@@ -15,42 +15,46 @@ LOSSLESS = 2**62
 
 
 class Sender:
-    """Sends packets that are offered, in whatever order that is, until each has come."""
+    """Sender of packets that are offered, in any order, until each has come."""
 
     def __init__(self, link: int, credit: int, *, first: int = 0, reorder: int = 3) -> None:
-        """`credit`: how many packets the receiver takes before its first heartbeat; `first`: the stream's first number.
+        """Start at the stream's first number.
 
-        `reorder`: how many later transmissions come before one is held for lost; LOSSLESS of a hop that loses nothing,
-        whose receiver may take what came as late as it likes.
+        Args:
+            link: link of its instructions.
+            credit: number of packets that the receiver takes before its first heartbeat.
+            first: the stream's first number.
+            reorder: number of later transmissions that come before one is held for lost; LOSSLESS for a hop that loses
+                nothing, whose receiver may take packets as late as it likes.
         """
         self._link = link
         self._reorder = reorder
         self.ack = first
-        """All packets below it have come."""
+        """Packet below which all have come."""
         self.credit = first + credit
-        """Packets from here on are not to be sent yet."""
+        """Packet from which on none is to be sent yet."""
         self._offered_end = first
-        """All packets below it were offered."""
+        """Packet below which all were offered."""
         self._offered = self._sent = self._came = self._again = 0
         """Bit sets, of which bit k is packet ack + k; `_offered` has those beyond others that were not offered."""
         self._flights: list[tuple[int, int, int]] = []
         """(stamp of the first, begin, end), in order, of packets' latest transmissions that no echo has passed."""
         self.next_stamp = 0
         self.num_resent = 0
-        """Packets that were sent again."""
+        """Number of packets that were sent again."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a timer is to run: packets are under way, or wait for credit. Any event may make it so."""
+        """True if a timer is to run, as packets are under way or wait for credit. Any event may make it so."""
         return self._offered_end > self.ack or bool(self._offered & ~self._came)
 
     @property
     def has_more(self) -> bool:
-        """Whether `send` would send something."""
+        """True if `send` would send something."""
         return bool(self._again or self._may_be_sent())
 
     def offer(self, begin: int, end: int) -> None:
-        """The payloads of packets [begin, end) are there; they may lie beyond others that are not."""
+        """Offer the payloads of packets [begin, end); they may lie beyond others that are not there."""
         if begin > self._offered_end:
             self._offered |= mask_of(begin - self.ack, end - self.ack)
             return
@@ -61,9 +65,10 @@ class Sender:
             self._offered &= ~mask_of(0, self._offered_end - self.ack)
 
     def send(self, most: int | None = None) -> list[Transmit]:
-        """At most so many packets, to leave now: those that were lost, which keep the window shut, before new ones.
+        """Return at most `most` packets, to leave now.
 
-        The driver asks when the link has room, for stamps are in the order in which packets leave.
+        Lost packets, which keep the window shut, come before new ones. The driver asks when the link has room, for
+        stamps are in the order in which packets leave.
         """
         runs = _first_of(runs_of(self._again), most)
         for begin, end in runs:
@@ -84,7 +89,7 @@ class Sender:
         return sent
 
     def on_beat(self, beat: Beat) -> list[Instruction]:
-        """A heartbeat came, perhaps late or again. Free says what it has freed; `send` may have more."""
+        """Take a heartbeat, perhaps late or again; Free tells what it has freed, and `send` may have more."""
         freed = self._note_ack(beat.ack)
         self._came |= beat.beyond >> (self.ack - beat.ack)
         self.credit = max(self.credit, beat.credit)
@@ -92,7 +97,7 @@ class Sender:
         return freed
 
     def on_timer(self) -> list[Instruction]:
-        """Nothing was heard for longer than a round trip takes: ask."""
+        """Ask the receiver, which was not heard of for longer than a round trip takes."""
         if not self.is_waiting:
             return []
         self.next_stamp += self._reorder  # so that its echo tells of all before it
@@ -110,7 +115,7 @@ class Sender:
         return [Free(ack)]
 
     def _lost_before(self, echo: int) -> int:
-        """The packets whose latest transmission an echo shows to be lost; they have none any more."""
+        """Return and forget the packets whose latest transmission an echo shows to be lost."""
         lost = num_past = 0
         last = echo - self._reorder
         for stamp, begin, end in self._flights:
@@ -126,7 +131,7 @@ class Sender:
         return lost
 
     def _note_flight(self, begin: int, end: int) -> None:
-        """Packets leave now: with those before them, where they follow, as one flight."""
+        """Note packets that leave now, as one flight with those before them where they follow."""
         if self._flights:
             stamp, first, past = self._flights[-1]
             if past == begin and stamp + past - first == self.next_stamp:
@@ -135,19 +140,19 @@ class Sender:
         self._flights.append((self.next_stamp, begin, end))
 
     def _may_be_sent(self) -> int:
-        """Packets that were offered, never sent, and have credit."""
+        """Return the packets that were offered, never sent, and have credit."""
         below = mask_of(0, max(0, min(self._offered_end, self.credit) - self.ack))
         beyond = self._offered & mask_of(0, max(0, self.credit - self.ack))
         return (below | beyond) & ~self._sent
 
     def _stamped(self, num_packets: int) -> int:
-        """The stamp of the last of so many transmissions."""
+        """Return the stamp of the last of `num_packets` transmissions."""
         self.next_stamp += num_packets
         return self.next_stamp - 1
 
 
 def _first_of(runs: list[tuple[int, int]], most: int | None) -> list[tuple[int, int]]:
-    """Runs of at most so many packets in all."""
+    """Return the first runs, of at most `most` packets in all."""
     if most is None:
         return runs
     taken = []

@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""A switch: it adds what its children push, and broadcasts to them what its parent sends (LuWu 3.2.3, appendix A).
+"""Switch that adds its children's pushes and broadcasts its parent's packets (LuWu 3.2.3, appendix A).
 
-Each link is a hop of its own, so what is lost on one is sent again on that one alone. A parent may be a switch, too:
-a rack's, or that of a node whose workers come first together.
+Each link is a hop of its own, so a packet lost on one is sent again on that one alone. A parent may be a switch, too: a
+rack's, or that of a node whose workers come first together.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,11 +13,11 @@ from coarse.luwu.many_to_one.sender import LOSSLESS, Sender
 from coarse.protocol.plan import runs_of
 
 PARENT = -1
-"""The link towards the optimizer; children's are numbered from 0 on."""
+"""Link towards the optimizer; children's are numbered from 0 on."""
 
 
 class AddingSwitch:
-    """Adds packets of one number from all children in a slot, and sends the sum to the parent.
+    """Switch that adds packets of one number from all children in a slot, and sends the sum to the parent.
 
     Take(child, ...) adds that child's payloads to the slots of these packets. [Note: a slot's life] A slot is that of
     packet s from its first contribution on until the parent has acknowledged s, not only until the sum was sent: before
@@ -28,23 +28,31 @@ class AddingSwitch:
     def __init__(
         self, num_children: int, window: int, credit: int, *, first: int = 0, reorder: int = 3
     ) -> None:
-        """`window`: slots; `credit`: how many packets the parent takes at first; `first`: the stream's first number."""
+        """Start at the stream's first number.
+
+        Args:
+            num_children: number of children.
+            window: number of slots.
+            credit: number of packets that the parent takes at first.
+            first: the stream's first number.
+            reorder: see Sender.
+        """
         self.children = [Receiver(child, window, first=first) for child in range(num_children)]
         self.sender = Sender(PARENT, credit, first=first, reorder=reorder)
         self._full = 0
         """Bit k: the slot of packet sender.ack + k is full."""
 
     def on_data(self, child: int, data: Data) -> list[Instruction]:
-        """A child's packets came."""
+        """Take a child's packets."""
         done = self.children[child].on_data(data)
         return done + self._offer_full()
 
     def on_probe(self, child: int, probe: Probe) -> list[Instruction]:
-        """A child asks."""
+        """Answer a child's probe."""
         return self.children[child].on_probe(probe)
 
     def on_beat(self, beat: Beat) -> list[Instruction]:
-        """The parent's heartbeat came."""
+        """Take the parent's heartbeat."""
         before = self.sender.ack
         done = self.sender.on_beat(beat)
         self._full >>= self.sender.ack - before
@@ -54,11 +62,11 @@ class AddingSwitch:
         return done
 
     def send(self, most: int | None = None) -> list[Transmit]:
-        """Sums for the parent; see Sender."""
+        """Send sums to the parent; see Sender."""
         return self.sender.send(most)
 
     def on_timer(self) -> list[Instruction]:
-        """The parent was not heard of for longer than a round trip takes."""
+        """Handle a silence of the parent that is longer than a round trip takes."""
         return self.sender.on_timer()
 
     def _offer_full(self) -> list[Instruction]:
@@ -74,9 +82,9 @@ class AddingSwitch:
 
 
 class BroadcastingSwitch:
-    """Keeps each packet of the parent's until all children have it.
+    """Switch that keeps each packet of the parent's until all children have it.
 
-    Take(PARENT, ...) keeps payloads in a buffer of `window` packets; Free(end) frees what is below.
+    Take(PARENT, ...) keeps payloads in a buffer of `window` packets; Free(end) frees those below.
     """
 
     def __init__(
@@ -89,7 +97,11 @@ class BroadcastingSwitch:
         reorder: int = 3,
         lossless: Collection[int] = (),
     ) -> None:
-        """`credits`: how many packets each child takes at first; `lossless`: children in mapped memory."""
+        """Start at the stream's first number.
+
+        `credits` has the number of packets that each child takes at first. `lossless` has the children in mapped
+        memory.
+        """
         self.receiver = Receiver(PARENT, window, first=first)
         self.children = [
             Sender(child, credit, first=first, reorder=LOSSLESS if child in lossless else reorder)
@@ -97,7 +109,7 @@ class BroadcastingSwitch:
         ]
 
     def on_data(self, data: Data) -> list[Instruction]:
-        """The parent's packets came; they may go on at once, also before others that are lacking."""
+        """Take the parent's packets; they may go on at once, also before others that are lacking."""
         done = self.receiver.on_data(data)
         for one in done:
             if isinstance(one, Take):
@@ -106,11 +118,11 @@ class BroadcastingSwitch:
         return done
 
     def on_probe(self, probe: Probe) -> list[Instruction]:
-        """The parent asks."""
+        """Answer the parent's probe."""
         return self.receiver.on_probe(probe)
 
     def on_beat(self, child: int, beat: Beat) -> list[Instruction]:
-        """A child's heartbeat came: the least of all children's Acks is what the parent gets credit for."""
+        """Take a child's heartbeat; the parent gets credit for the least of all children's Acks."""
         before = self._least_ack()
         self.children[child].on_beat(beat)
         if (least := self._least_ack()) > before:
@@ -118,11 +130,11 @@ class BroadcastingSwitch:
         return []
 
     def send(self, child: int, most: int | None = None) -> list[Transmit]:
-        """Packets for a child; see Sender."""
+        """Send packets to a child; see Sender."""
         return self.children[child].send(most)
 
     def on_timer(self, child: int) -> list[Instruction]:
-        """A child was not heard of for longer than a round trip takes."""
+        """Handle a silence of a child that is longer than a round trip takes."""
         return self.children[child].on_timer()
 
     def _least_ack(self) -> int:

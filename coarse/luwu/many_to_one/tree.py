@@ -1,11 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
-"""The tree through which workers reach an optimizer node: memory devices that add what comes, and copy what goes.
+"""Tree between workers and an optimizer node: memory devices that add pushes, and copy pulls.
 
-A host's workers share a device of that host, by mapped memory: their sum leaves it once, and what is pulled comes to it
+A host's workers share a device of that host, by mapped memory: their sum leaves it once, and pulled values come to it
 once (LuWu, supporting multi-GPU workers). Other devices may be switches on the way.
 
 [Note: order of sums] A device adds its children's values one after the other: workers and devices in the order of the
-least worker below each. So with one worker a host the sum is that of the workers in their order, however the tree is.
+least worker below each. So with one worker a host the sum is that of the workers in their order, for any shape of the
+tree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,47 +17,47 @@ from coarse.errors import ConfigError
 from coarse.protocol.plan import Placement
 
 Switches = Mapping[int, Sequence[int]]
-"""By a memory device that is a switch, the memory devices below it."""
+"""Memory devices below each memory device that is a switch."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Endpoints are numbered as a Placement has them: workers first, then memory devices."""
+    """Tree whose endpoints are numbered as in a Placement: workers first, then memory devices."""
 
     root: int
-    """The optimizer node's device."""
+    """Device of the optimizer node."""
     parents: Mapping[int, int]
-    """By device that takes part, but for the root, the device above it."""
+    """Device above each device that takes part, except for the root."""
     hubs: Mapping[int, int]
-    """By host with workers, the device that these are attached to."""
+    """Device that the workers of each host with workers are attached to."""
     placement: Placement
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """All that take part, the root first."""
+        """All devices that take part, the root first."""
         return (self.root, *sorted(self.parents))
 
     def hub_of(self, worker: int) -> int:
-        """The device that a worker is attached to."""
+        """Return the device that a worker is attached to."""
         return self.hubs[self.placement.client_nodes[worker]]
 
     def children(self, device: int) -> tuple[int, ...]:
-        """The endpoints below a device; see [Note: order of sums]."""
+        """Return the endpoints below a device; see [Note: order of sums]."""
         workers = [worker for worker in range(self.placement.num_clients) if self.hub_of(worker) == device]
         below = [child + self.placement.num_clients for child, parent in self.parents.items() if parent == device]
         return tuple(sorted([*workers, *below], key=lambda endpoint: self.workers_below(endpoint)[0]))
 
     def child_workers(self, device: int) -> tuple[int, ...]:
-        """The workers that are attached to a device."""
+        """Return the workers that are attached to a device."""
         return tuple(endpoint for endpoint in self.children(device) if endpoint < self.placement.num_clients)
 
     def child_devices(self, device: int) -> tuple[int, ...]:
-        """The devices below a device."""
+        """Return the devices below a device."""
         first = self.placement.num_clients
         return tuple(endpoint - first for endpoint in self.children(device) if endpoint >= first)
 
     def workers_below(self, endpoint: int) -> tuple[int, ...]:
-        """The workers whose values come through an endpoint."""
+        """Return the workers whose values come through an endpoint."""
         if endpoint < self.placement.num_clients:
             return (endpoint,)
         device = endpoint - self.placement.num_clients
@@ -71,11 +72,13 @@ class Tree:
 
 
 def plan_tree(root: int, number: int, placement: Placement, switches: Switches) -> Tree:
-    """The tree of the optimizer node of a number, whose device is `root`.
+    """Plan the tree of the optimizer node of a number, whose device is `root`.
+
+    A switch with no worker below it takes no part.
 
     Raises:
         ConfigError: devices that there are not, that stand below two others or in a circle on a worker's way, and hosts
-            with workers and no device. A switch with nobody below it takes no part.
+            with workers and no device.
     """
     hubs = {}
     for host in placement.nodes:
@@ -112,11 +115,12 @@ def plan_tree(root: int, number: int, placement: Placement, switches: Switches) 
 def plan_roles(
     optimizers: Sequence[int] | None, switches: int | Switches | None, placement: Placement
 ) -> tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
-    """The devices that are roots, and each switch with those below it.
+    """Return the devices that are roots, and each switch with those below it.
 
     Args:
         optimizers: the roots; by default all devices that are no switches.
         switches: one device, with all that are no roots below it, or each with those below it.
+        placement: the job's workers and memory devices.
 
     Raises:
         ConfigError: no roots, or some that there are not.

@@ -1,1 +1,1 @@
-"""LuWu's training on clusters that are stated: the optimizer node's own machine in virtual time."""
+"""Simulation of LuWu's training on stated clusters: the optimizer node's own machine in virtual time."""

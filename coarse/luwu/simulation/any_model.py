@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""Mode luwu of a model that is stated by its layers: a step beside those of other modes, on the same times of compute.
+"""Mode luwu for a model stated by its layers: a step beside other modes, on equal compute times.
 
-Units are what sharded modes gather. Each is pulled in bfloat16 in forward and again in backward, and its gradients are
-pushed in bfloat16, whatever it is computed in; activations stay on the GPU, as live (`ct.model_in_network`). A node's
-memory device adds for its workers and hands on what comes, so that a unit crosses between nodes once each way.
+Units are those that sharded modes gather. Each is pulled in bfloat16 in forward and again in backward, and its
+gradients are pushed in bfloat16, for any type of compute; activations stay on the GPU, as live (`ct.model_in_network`).
+A node's memory device adds for its workers and copies to them, so that a unit crosses between nodes once each way.
 """
 
 from dataclasses import dataclass, replace
@@ -45,16 +45,16 @@ class TrainedUnits:
 
     @property
     def num_blocks(self) -> int:
-        """Count the units."""
+        """Number of units."""
         return len(self.units)
 
     @property
     def num_parameters(self) -> int:
-        """Count the parameters of all units."""
+        """Number of parameters of all units."""
         return sum(map(self.elements, range(self.num_blocks)))
 
     def elements(self, block: int) -> int:
-        """Count a unit's parameters."""
+        """Return the number of a unit's parameters."""
         return self.units[block].nbytes // self.itemsize
 
     def forward_s(self, cluster: PagedCluster, block: int) -> float:
@@ -112,7 +112,10 @@ def predict_in_network(scenario: ShardedScenario) -> PredictedIteration:
 
 
 def _link_changes(scenario: ShardedScenario, cluster: PagedCluster) -> tuple[LinkChange, ...]:
-    """Return what degraded links make of the workers' rates: all wait for the worker whose way is the slowest."""
+    """Return the changes of the workers' rates by degraded links.
+
+    All workers wait for the one with the slowest way.
+    """
     if not scenario.disturbances.degradations:
         return ()
     machine, spread = scenario.machine, scenario.num_nodes > 1
@@ -137,7 +140,10 @@ def _link_changes(scenario: ShardedScenario, cluster: PagedCluster) -> tuple[Lin
 
 
 def with_parameters(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
-    """Return units that have parameters; what is computed without any is computed with the unit before."""
+    """Return the units that have parameters.
+
+    A unit without any is computed with the unit before, or with the first one that has some.
+    """
     found: list[Unit] = []
     waiting = (0.0, 0.0)
     for unit in units:
@@ -155,7 +161,7 @@ def with_parameters(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
 
 
 def _account(scenario: ShardedScenario, training: TrainedUnits) -> MemoryAccount:
-    """Return what a GPU holds: the units under way, and of the sharded account what no mode moves."""
+    """Return a GPU's memory: the units under way, and the rows of the sharded account that no mode moves."""
     whole = scenario.account()
     largest = max(training.elements(block) for block in range(training.num_blocks))
     held = MemoryRow("units under way", HELD_UNITS * BF16_BYTES * largest)

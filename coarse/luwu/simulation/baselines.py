@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a step takes with LuWu's baselines in virtual time: unit by unit over a worker's GPU, links and disks.
+"""Steps of LuWu's baselines in virtual time: unit by unit over a worker's GPU, links and disks.
 
 All workers do the same, so one stands for them. Without prefetch a unit's way to the GPU begins when the unit before
 has been computed and its input or gradients have left, as LuWu's figure 5a is written. With it the next unit comes
-meanwhile, and a share of each collective takes the GPU's time (`interference`). What moves is in moves.py.
+during the compute, and a share of each collective takes the GPU's time (`interference`). The moves are in moves.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from coarse.simulation.engine import Engine
 
 @dataclass(frozen=True)
 class BaselineStep:
-    """A step (kind: simulated)."""
+    """Step of a baseline (kind: simulated)."""
 
     step_s: float
     busy_s: dict[str, float]
-    """By resource."""
+    """Busy seconds by resource."""
     sent_bytes: float
-    """Of a worker."""
+    """Bytes that a worker sends."""
     received_bytes: float
     ends_s: dict[str, float]
-    """When forward, backward and the optimizer ended."""
+    """Seconds at which forward, backward and the optimizer ended."""
 
 
 class _Iteration:
@@ -45,7 +45,7 @@ class _Iteration:
         self._order = [(False, block) for block in range(blocks)] + [(True, block) for block in reversed(range(blocks))]
 
     def run(self) -> BaselineStep:
-        """To its end."""
+        """Run the step to its end."""
         self._load()
         self._engine.run()
         return BaselineStep(self._engine.now_s, dict(self._busy), self._sent, self._received, self._ends)
@@ -98,7 +98,7 @@ class _Iteration:
         self._next()
 
     def _gone(self) -> None:
-        """A unit's gradients have left."""
+        """Note that a unit's gradients have left; after the last ones begin the optimizer's moves."""
         self._num_left += 1
         if self._num_left == self._training.num_blocks:
             self._ends["backward"] = self._engine.now_s
@@ -111,7 +111,7 @@ class _Iteration:
     # --- time
 
     def _chain(self, way: Sequence[Move], then: Callable[[], None]) -> None:
-        """One move after the other, each on all of its resources at once."""
+        """Make one move after the other, each on all of its resources at once."""
         if not way:
             then()
             return
@@ -137,9 +137,9 @@ class _Iteration:
 
 
 def _go_on() -> None:
-    """Nothing waits for it."""
+    """Do nothing, as nothing waits for this end."""
 
 
 def simulate_baseline(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> BaselineStep:
-    """One step."""
+    """Simulate one step."""
     return _Iteration(mode, cluster, training).run()

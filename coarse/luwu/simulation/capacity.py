@@ -1,13 +1,13 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a training in the network and its baselines must hold, place by place, and the largest model that fits.
+"""Memory needs of a training in the network and its baselines by place, and the largest model.
 
-Activations are computed again in backward, and each block's input lies in the host's memory meanwhile (LuWu, figure 5).
-A GPU holds the unit that it computes and the next one, that unit's gradients, and its activations; zero3 the shard of
-all states besides, switchml all of them in float32, 16 bytes a parameter (ZeRO, section 3.1).
+Activations are computed again in backward, and each block's input lies in the host's memory until then (LuWu, figure
+5). A GPU holds the unit that it computes and the next one, that unit's gradients, and its activations; zero3 also the
+shard of all states, switchml all of them in float32, 16 bytes a parameter (ZeRO, section 3.1).
 
-[Note: host memory of ZeRO-Infinity] Its workers have buffers on the host through which states pass. What they take is
-not stated; 8 bytes of each parameter of the shard are calibrated on figure 10, by which 175B fits eight hosts of 256 GB
-and 276B does not (between 7.4 and 11.7 bytes would do).
+[Note: host memory of ZeRO-Infinity] Its workers have buffers on the host through which states pass. Their size is not
+stated; 8 bytes of each parameter of the shard are calibrated on figure 10, by which 175B fits eight hosts of 256 GB and
+276B does not (between 7.4 and 11.7 bytes would do).
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from coarse.protocol.units import GIB
 LUWU = "luwu"
 MODES = (LUWU, *(mode.value for mode in Baseline))
 NUM_SLOTS = 2
-"""Versions of each chunk on the optimizer node's disks; see coarse/luwu/store/layout.py."""
+"""Number of versions of each chunk on the optimizer node's disks; see coarse/luwu/store/layout.py."""
 HELD_UNITS = 3
-"""A unit's parameters, its gradients, and the parameters of the next one."""
+"""Number of units held: a unit's parameters, its gradients, and the parameters of the next one."""
 HOST_BYTES = 8
-"""See [Note: host memory of ZeRO-Infinity]."""
+"""Bytes of host memory for each parameter of the shard; see [Note: host memory of ZeRO-Infinity]."""
 OVERHEAD_BYTES = GIB
-"""The CUDA context, libraries and fragmentation: an assumption, as in coarse/hardware/accelerator.py."""
+"""Bytes of the CUDA context, libraries and fragmentation: an assumption, as in coarse/hardware/accelerator.py."""
 _MOST_BATCH = 1 << 12
 
 
@@ -39,7 +39,7 @@ def optimizer_disks_bytes(num_parameters: int) -> int:
 
 @dataclass(frozen=True)
 class Need:
-    """Of one place."""
+    """Memory need of one place."""
 
     place: str
     nbytes: int
@@ -47,7 +47,7 @@ class Need:
 
     @property
     def is_met(self) -> bool:
-        """Whether it fits."""
+        """True if it fits."""
         return self.nbytes <= self.capacity_bytes
 
     def __str__(self) -> str:
@@ -57,19 +57,19 @@ class Need:
 
 @dataclass(frozen=True)
 class Limit:
-    """The largest model of a mode, at one sample of a worker."""
+    """Largest model of a mode, at one sample of a worker."""
 
     named: str
-    """The largest OPT; empty where none fits."""
+    """Largest OPT; empty where none fits."""
     num_parameters: int
-    """Of the largest model that is as wide as an OPT, and as deep as may be."""
+    """Parameters of the largest model that is as wide as an OPT, and as deep as may be."""
     bound_by: str
-    """The place that a layer more would not fit."""
+    """Place that one more layer would not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What there is for a training."""
+    """Memory that a training has."""
 
     gpu_bytes: int
     disks: Disks
@@ -77,33 +77,35 @@ class Capacity:
     sequence: int
 
     def needs(self, mode: str, model: Model, batch: int) -> tuple[Need, ...]:
-        """Of a mode, each worker's and the optimizer node's; `batch` samples of each worker."""
+        """Return the needs of a mode, each worker's and the optimizer node's; a worker has `batch` samples."""
         return tuple(self._needs(mode, model, batch))
 
     def fits(self, mode: str, model: Model, batch: int) -> bool:
-        """Whether all of it does."""
+        """Return whether all needs of a mode are met."""
         return all(need.is_met for need in self.needs(mode, model, batch))
 
     def largest_batch(self, mode: str, model: Model) -> int:
-        """The largest power of two that fits; 0 where not even 1 does."""
+        """Return the largest power of two that fits; 0 where not even 1 does."""
         batch = 0
         while batch < _MOST_BATCH and self.fits(mode, model, max(1, 2 * batch)):
             batch = max(1, 2 * batch)
         return batch
 
     def largest_model(self, mode: str) -> str:
-        """Of the OPT shapes; empty where none fits."""
+        """Return the largest OPT shape that fits; empty where none does."""
         fitting = [name for name in OPT_SHAPES if self.fits(mode, gpt(name, self.sequence), 1)]
         return fitting[-1] if fitting else ""
 
     def limit(self, mode: str) -> Limit:
-        """The largest OPT, and how many parameters the deepest model of an OPT's width has."""
+        """Return the largest OPT, and the number of parameters of the deepest model with an OPT's width."""
         deepest = max(self._deepest(mode, shape) for shape in OPT_SHAPES.values())
         return Limit(self.largest_model(mode), *deepest)
 
     def _deepest(self, mode: str, shape: GptShape) -> tuple[int, str]:
-        """Parameters of the deepest model of a width, and what bounds it. Each place's need grows alike by layer, up to
-        the rounding of shards."""
+        """Return the parameters of the deepest model of a width, and the place that bounds it.
+
+        Each place's need grows equally by layer, up to the rounding of shards.
+        """
         one, two = (gpt_of(replace(shape, num_layers=depth), f"{depth} layers", self.sequence) for depth in (1, 2))
         depths = []
         for first, second in zip(self.needs(mode, one, 1), self.needs(mode, two, 1), strict=True):
@@ -147,7 +149,7 @@ def _blocks(model: Model) -> tuple[Layer, ...]:
 
 
 def _width(layer: Layer) -> int:
-    """Of a block: of its first normalisation."""
+    """Return a block's width, which is that of its first normalisation."""
     return layer.parameters[0][1][0]
 
 

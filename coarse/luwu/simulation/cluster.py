@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a training in the network runs on, and what it trains: rates, all stated by the caller."""
+"""Cluster and model of a training in the network: rates, all stated by the caller."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from coarse.protocol.dtypes import DType
 
 _STATES = 2
 _FORWARD_FLOPS = 2
-"""Of a parameter and token."""
+"""Operations of a parameter and token in forward."""
 BYTES_PER_PULL = 2
-"""Workers compute in bfloat16."""
+"""Bytes of a pulled parameter: workers compute in bfloat16."""
 SUMS_BYTES = 10**12
-"""Of the optimizer node's memory for sums that wait: an assumption; LuWu does not state it."""
+"""Bytes of the optimizer node's memory for sums that wait: an assumption; LuWu does not state it."""
 CHUNKS_PER_BLOCK = 48
-"""Of a block, or of the largest one: by so much work on disks and links overlaps."""
+"""Number of chunks of a block, or of the largest one: so much work on disks and links overlaps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +28,16 @@ class PagedCluster:
 
     num_workers: int
     worker_flops_per_s: float
-    """What a worker attains, not its peak."""
+    """Rate that a worker attains, not its peak."""
     link_bytes_per_s: float
-    """Of each worker, and of the optimizer node, in each direction."""
+    """Rate of each worker's link, and of the optimizer node's, in each direction."""
     num_disks: int
     disk_bytes_per_s: float
-    """Of one disk, in each direction, both at once."""
+    """Rate of one disk, in each direction, both at once."""
     sums_bytes: int = 0
-    """Of the optimizer node's memory, for sums of gradients whose update has to wait."""
+    """Bytes of the optimizer node's memory for sums of gradients whose update has to wait."""
     updates_per_s: float = 10e9
-    """Elements that the optimizer node steps."""
+    """Elements that the optimizer node steps in a second."""
 
     def disks_s(self, model: PagedModel) -> dict[str, float]:
         """Return the seconds of a step by direction: two pulls and the states are read, all is written."""
@@ -50,7 +50,7 @@ def require_optimizer_node(machine: Machine) -> Disks:
     """Return the disks of the machine's optimizer node.
 
     Raises:
-        ConfigError: it states none, or nodes or a network that are not all alike.
+        ConfigError: it states none, or nodes or a network that are not all equal.
     """
     if machine.tree_levels or machine.unlike_nodes:
         raise ConfigError(
@@ -69,8 +69,10 @@ def cluster_of(machine: Machine, num_workers: int, *, is_spread: bool, flops_per
     """Return a machine's workers and its optimizer node, whose card reaches the GPU by itself.
 
     Args:
+        machine: the machine that states them.
+        num_workers: number of its GPUs that are workers.
         is_spread: the network lies between workers and optimizer node.
-        flops_per_s: what a worker attains, where its seconds are not given.
+        flops_per_s: rate that a worker attains, where its seconds are not given.
 
     Raises:
         ConfigError: see `require_optimizer_node`; or there is no network.
@@ -87,7 +89,7 @@ def cluster_of(machine: Machine, num_workers: int, *, is_spread: bool, flops_per
 
 
 def require_network(machine: Machine) -> Wire:
-    """Return the network between a machine's nodes; a pool carries messages of memory devices, and no datagrams.
+    """Return the network between a machine's nodes; a pool carries memory devices' messages, no datagrams.
 
     Raises:
         ConfigError: it states none.
@@ -100,20 +102,20 @@ def require_network(machine: Machine) -> Wire:
 
 
 class Trained(Protocol):
-    """A model's blocks, and what computing each takes."""
+    """Blocks of a model, and the compute time of each."""
 
     @property
     def num_blocks(self) -> int:
-        """Count the blocks."""
+        """Number of blocks."""
         ...
 
     @property
     def input_bytes(self) -> int:
-        """Return the bytes of a block's input, which go to the host in forward and come back in backward."""
+        """Bytes of a block's input, which go to the host in forward and come back in backward."""
         ...
 
     def elements(self, block: int) -> int:
-        """Count a block's parameters."""
+        """Return the number of a block's parameters."""
         ...
 
     def forward_s(self, cluster: PagedCluster, block: int) -> float:
@@ -134,7 +136,7 @@ class Trained(Protocol):
 
 
 def model_of_blocks(elements: Sequence[int], chunks_per_block: int) -> PagedModel:
-    """Return blocks of so many parameters as an optimizer node keeps them; the largest has so many chunks."""
+    """Return a model of blocks as an optimizer node keeps it; the largest has `chunks_per_block` chunks."""
     units = tuple(
         PagedUnit(f"{number}", (PagedTensor(f"{number}.w", (count,)),)) for number, count in enumerate(elements)
     )
@@ -146,62 +148,66 @@ def model_of_blocks(elements: Sequence[int], chunks_per_block: int) -> PagedMode
 
 @dataclass(frozen=True, kw_only=True)
 class PagedTraining:
-    """A model of equal blocks and a micro-batch."""
+    """Model of equal blocks, and a micro-batch."""
 
     num_blocks: int
     block_elements: int
     tokens: int
-    """Of a worker's micro-batch."""
+    """Tokens of a worker's micro-batch."""
     chunks_per_block: int = 12
     flops_per_token: int = 6
-    """Of a parameter: forward two, backward four; 8 where backward computes forward again."""
+    """Operations of a parameter and token: forward two, backward four; 8 where backward computes forward again."""
     input_elements: int = 0
-    """Of a block's input, which goes to the host in forward and comes back in backward (LuWu, figure 5); 0: none."""
+    """Elements of a block's input, which goes to the host in forward and comes back in backward (LuWu, figure 5); 0:
+    none."""
 
     @property
     def num_parameters(self) -> int:
-        """Of all blocks."""
+        """Number of parameters of all blocks."""
         return self.num_blocks * self.block_elements
 
     def elements(self, block: int) -> int:
-        """Of a block."""
+        """Return the number of a block's parameters."""
         return self.block_elements
 
     def forward_s(self, cluster: PagedCluster, block: int = 0) -> float:
-        """Of a block."""
+        """Return a block's seconds of forward."""
         return _FORWARD_FLOPS * self.block_elements * self.tokens / cluster.worker_flops_per_s
 
     def backward_s(self, cluster: PagedCluster, block: int = 0) -> float:
-        """Of a block."""
+        """Return a block's seconds of backward."""
         return self.forward_s(cluster) * (self.flops_per_token / _FORWARD_FLOPS - 1)
 
     def compute_s(self, cluster: PagedCluster) -> float:
-        """Of a step."""
+        """Return a step's seconds of compute."""
         return self.num_blocks * (self.forward_s(cluster) + self.backward_s(cluster))
 
     @property
     def input_bytes(self) -> int:
-        """Of a block."""
+        """Bytes of a block's input."""
         return BYTES_PER_PULL * self.input_elements
 
     def network_s(self, cluster: PagedCluster) -> float:
-        """Of a step, the busier direction: every parameter is pulled twice."""
+        """Return the network's seconds of a step in the busier direction; every parameter is pulled twice."""
         return max(self.link_s(cluster).values())
 
     def link_s(self, cluster: PagedCluster) -> dict[str, float]:
-        """Of a step, by direction: gradients up, parameters down twice; blocks' inputs pass the same bus, each way."""
+        """Return the link's seconds of a step by direction: gradients go up, parameters come down twice.
+
+        Blocks' inputs pass the same bus, each way.
+        """
         nbytes, inputs = BYTES_PER_PULL * self.num_parameters, self.num_blocks * self.input_bytes
         rate = cluster.link_bytes_per_s
         return {"up": (nbytes + inputs) / rate, "down": (2 * nbytes + inputs) / rate}
 
     def disk_s(self, cluster: PagedCluster) -> float:
-        """Of a step, the busier direction."""
+        """Return the disks' seconds of a step in the busier direction."""
         return max(self.disks_s(cluster).values())
 
     def disks_s(self, cluster: PagedCluster) -> dict[str, float]:
-        """Of a step, by direction: two pulls and the states are read, all is written."""
+        """Return the disks' seconds of a step by direction: two pulls and the states are read, all is written."""
         return cluster.disks_s(self.model())
 
     def model(self) -> PagedModel:
-        """As an optimizer node keeps it."""
+        """Return the blocks as an optimizer node keeps them."""
         return model_of_blocks([self.block_elements] * self.num_blocks, self.chunks_per_block)

@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""What LuWu's baselines move and compute in a step, and the least that a step takes by it: arithmetic alone.
+"""Moves and computes of LuWu's baselines in a step, and the step's lower bound: arithmetic alone.
 
-By P parameters of a unit, N workers, and 2 bytes of each in bfloat16:
+These are the bytes for P parameters of a unit, N workers, and 2 bytes of each parameter in bfloat16:
 
 - zero3: each unit is gathered in forward and in backward, 2P (N-1)/N each, and its gradients are reduce-scattered, as
   much again. The optimizer steps a worker's shard in the GPU's memory, by 28 bytes a parameter (ZeRO, section 3.1).
@@ -24,19 +24,19 @@ from coarse.luwu.simulation.cluster import PagedTraining
 
 BF16_BYTES, FP32_BYTES = 2, 4
 STATE_BYTES = 12
-"""Of a parameter: a master copy and two states, in float32."""
+"""State bytes of a parameter: a master copy and two states, in float32."""
 GPU_STEP_BYTES = 28
-"""Of a parameter that a GPU steps: 16 read, 12 written."""
+"""Memory traffic of a parameter that a GPU steps: 16 bytes read, 12 written."""
 PACKET_BYTES = 1024
-"""Of a packet's gradients: what a switch with folded pipes adds at once (SwitchML; LuWu 4.1 has them folded)."""
+"""Gradient bytes of a packet, which a switch with folded pipes adds at once (SwitchML; LuWu 4.1 has them folded)."""
 
 
 FLOAT32_SHARE, DISK_SHARE = 0.5, 0.68
-"""See BaselineCluster."""
+"""Default shares; see BaselineCluster."""
 
 
 class Baseline(enum.StrEnum):
-    """Who keeps what, and who adds."""
+    """Baselines of LuWu, which differ in the place of states and in the adder of gradients."""
 
     ZERO_INFINITY = "zero-infinity"
     ZERO3 = "zero3"
@@ -45,54 +45,55 @@ class Baseline(enum.StrEnum):
 
     @property
     def has_disks(self) -> bool:
-        """Whether states lie on each worker's disks."""
+        """True if states lie on each worker's disks."""
         return self in (Baseline.ZERO_INFINITY, Baseline.SHARP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineCluster:
-    """What the workers of a baseline have; all stated by the caller."""
+    """Resources of a baseline's workers; all stated by the caller."""
 
     num_workers: int
     worker_flops_per_s: float
-    """What a worker attains in bfloat16, not its peak."""
+    """Rate that a worker attains in bfloat16, not its peak."""
     float32_share: float = FLOAT32_SHARE
-    """Of that what it attains in float32: TF32's share of bfloat16's peak on an A100 (data sheet)."""
+    """Share of that rate that it attains in float32: TF32's share of bfloat16's peak on an A100 (data sheet)."""
     gpu_memory_bytes_per_s: float
     link_bytes_per_s: float
-    """Of a worker's network card, each way."""
+    """Rate of a worker's network card, each way."""
     pcie_bytes_per_s: float
-    """Between a GPU and its host, each way."""
+    """Rate between a GPU and its host, each way."""
     disk_bytes_per_s: float
-    """Of a worker's disks, each way."""
+    """Rate of a worker's disks, each way."""
     disk_share: float = DISK_SHARE
-    """Of it what their reads and writes attain together: calibrated on the optimizer's 37 % of ZeRO-Infinity's step at
-    OPT-175B and micro-batch 16 (LuWu 2.1)."""
+    """Share of the disks' rate that their reads and writes attain together: calibrated on the optimizer's 37 % of
+    ZeRO-Infinity's step at OPT-175B and micro-batch 16 (LuWu 2.1)."""
     updates_per_s: float = 1e9
-    """Parameters that a worker's CPU steps: an assumption, which never bounds here."""
+    """Parameters that a worker's CPU steps in a second: an assumption, which never bounds here."""
     packets_per_s: float = 12.2e6
-    """Packets that a worker's CPU sends, and as many that it receives: an assumption, the 100 Gbit/s of the card."""
+    """Packets that a worker's CPU sends in a second, and as many that it receives: an assumption, the 100 Gbit/s of the
+    card."""
     interference: float = 0.3
     """Share of a collective that takes the GPU's time where both run at once (LuWu, figure 3a)."""
     prefetch: bool = False
 
     @property
     def attained_disk_bytes_per_s(self) -> float:
-        """Of a worker's disks, each way."""
+        """Rate that a worker's disks attain, each way."""
         return self.disk_bytes_per_s * self.disk_share
 
 
 @dataclass(frozen=True)
 class Move:
-    """One thing after which the next may begin; it takes its resources at once."""
+    """Move that ends before the next one begins; it takes its resources at once."""
 
     took_s: dict[str, float]
-    """By resource."""
+    """Seconds by resource."""
     sent_bytes: float = 0.0
-    """By the network."""
+    """Bytes sent by the network."""
     received_bytes: float = 0.0
     takes_gpu_s: float = 0.0
-    """Of the GPU's time, by kernels that add and copy."""
+    """Seconds of the GPU's time, taken by kernels that add and copy."""
 
 
 Way = tuple[Move, ...]
@@ -100,7 +101,7 @@ Way = tuple[Move, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """A step's: those of each unit, then the optimizer's, in equal parts."""
+    """Moves of a step: those of each unit, then the optimizer's, in equal parts."""
 
     num_units: int
     before_forward: Way
@@ -117,8 +118,11 @@ class Moves:
         return (*self.before_forward, *self.after_forward, *self.before_backward, *self.after_backward)
 
     def least_s(self, *, prefetch: bool) -> float:
-        """The least that a step takes: units' moves one after the other, or at best the busiest resource's; then, as
-        nothing of it may begin before, the optimizer's, whose parts overlap."""
+        """Return the lower bound of a step's seconds.
+
+        Units' moves come one after the other, or at best take the busiest resource's time. Then comes the optimizer,
+        none of which may begin before, and whose parts overlap.
+        """
         compute_s = self.forward_s + self.backward_s
         if prefetch:
             busy_s = _busy_s(self._of_unit)
@@ -132,7 +136,7 @@ class Moves:
 
 
 def _busy_s(way: Iterable[Move]) -> dict[str, float]:
-    """By resource."""
+    """Return the busy seconds by resource."""
     busy_s: dict[str, float] = {}
     for move in way:
         for resource, took_s in (*move.took_s.items(), ("gpu", move.takes_gpu_s)):
@@ -141,7 +145,7 @@ def _busy_s(way: Iterable[Move]) -> dict[str, float]:
 
 
 def moves_of(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> Moves:
-    """Of one worker."""
+    """Return the moves of one worker."""
     pace = cluster.worker_flops_per_s * (cluster.float32_share if mode is Baseline.SWITCHML else 1.0)
     forward_s = 2 * training.block_elements * training.tokens / pace
     itemsize = FP32_BYTES if mode is Baseline.SWITCHML else BF16_BYTES
@@ -157,7 +161,7 @@ def moves_of(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) 
 
 
 def _collectives(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> tuple[Way, Way]:
-    """What a unit's parameters pass before they are computed, and what its gradients pass after it."""
+    """Return the moves of a unit's parameters before its compute, and of its gradients after it."""
     if mode is Baseline.SWITCHML:
         return (), ()
     nbytes = BF16_BYTES * training.block_elements
@@ -182,7 +186,7 @@ def _collective(cluster: BaselineCluster, sent: float, received: float, interfer
 
 
 def _step(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> tuple[Way, int]:
-    """A part of the optimizer's way once all gradients are where they belong, and how many parts there are."""
+    """Return the moves of one part of the optimizer after the last gradients, and the number of parts."""
     num = training.num_parameters
     on_gpu_s = GPU_STEP_BYTES * num / cluster.gpu_memory_bytes_per_s
     if mode is Baseline.SWITCHML:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A training of a GPT in the network, or by a baseline, on a machine that is stated: what fits, what a step takes."""
+"""GPT training in the network, or by a baseline, on a stated machine: its memory needs and step times."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,45 +22,47 @@ from coarse.luwu.simulation.moves import BF16_BYTES, DISK_SHARE, FLOAT32_SHARE, 
 from coarse.luwu.simulation.training import simulate
 
 PEAK_SHARE = 183 / 312
-"""Of an A100's peak in bfloat16 what LuWu attains with OPT-175B (LuWu, figure 11a), where compute bounds it."""
+"""Share of an A100's bfloat16 peak that LuWu attains with OPT-175B (LuWu, figure 11a), where compute bounds it."""
 MOST = 1 << 16
 
 
 @dataclass(frozen=True)
 class ModeStep:
-    """A step of one mode (kind: simulated)."""
+    """Step of one mode (kind: simulated)."""
 
     mode: str
     step_s: float
     busy_s: dict[str, float]
-    """By resource; luwu's disks are the optimizer node's ("node reads", "node writes"), the others' a worker's."""
+    """Busy seconds by resource; luwu's disks are the optimizer node's ("node reads", "node writes"), the others' a
+    worker's."""
     bound_s: float
-    """The least that these rates allow, in closed form: luwu's busiest resource; of baselines see `Moves.least_s`."""
+    """Least seconds that these rates allow, in closed form: luwu's busiest resource; of baselines see `Moves.least_s`.
+    """
     sent_bytes: float
-    """Of a worker."""
+    """Bytes that a worker sends."""
     received_bytes: float
     model_flops: float
-    """Of a worker."""
+    """Operations of a worker's step."""
 
     @property
     def slowest(self) -> str:
-        """The busiest resource."""
+        """Busiest resource."""
         return max(self.busy_s, key=lambda name: self.busy_s[name])
 
     @property
     def flops_per_s(self) -> float:
-        """Of a worker, by the model's own operations."""
+        """Rate of a worker, counted by the model's own operations."""
         return self.model_flops / self.step_s
 
     @property
     def idle_share(self) -> float:
-        """Of a worker's GPU."""
+        """Idle share of a worker's GPU."""
         return 1.0 - self.busy_s["gpu"] / self.step_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class PagedScenario:
-    """One training on one machine; `dataclasses.replace` makes others."""
+    """Training on a machine; `dataclasses.replace` makes others."""
 
     machine: Machine
     model_name: str
@@ -70,11 +72,11 @@ class PagedScenario:
     sequence: int = 1024
     peak_share: float = PEAK_SHARE
     prefetch: bool = False
-    """Of baselines; see `baselines`."""
+    """True if baselines prefetch; see `baselines`."""
     float32_share: float = FLOAT32_SHARE
-    """Of switchml; see `BaselineCluster`."""
+    """Float32 share of switchml; see `BaselineCluster`."""
     disk_share: float = DISK_SHARE
-    """Of baselines with disks; see `BaselineCluster`."""
+    """Disk share of baselines with disks; see `BaselineCluster`."""
 
     def __post_init__(self) -> None:
         for key, value in (("batch", self.batch), ("workers", self.num_workers)):
@@ -88,18 +90,18 @@ class PagedScenario:
 
     @property
     def disks(self) -> Disks:
-        """The machine's."""
+        """Disks of the machine."""
         assert self.machine.disks is not None
         return self.machine.disks
 
     @cached_property
     def model(self) -> Model:
-        """The model."""
+        """GPT of this name and sequence."""
         return gpt(self.model_name, self.sequence)
 
     @cached_property
     def training(self) -> PagedTraining:
-        """Its blocks, of 12 h^2 parameters each: embedding and head are left out, as in the paper's FLOPS."""
+        """Blocks of the model, of 12 h^2 parameters each, without embedding and head, as in the paper's FLOPS."""
         shape = gpt_shape(self.model_name)
         return PagedTraining(
             num_blocks=shape.num_layers, block_elements=12 * shape.hidden**2, tokens=self.batch * self.sequence,
@@ -108,14 +110,14 @@ class PagedScenario:
 
     @property
     def capacity(self) -> Capacity:
-        """What there is."""
+        """Memory that there is."""
         return Capacity(
             gpu_bytes=self.machine.accelerator.memory_bytes, disks=self.disks, num_workers=self.num_workers,
             sequence=self.sequence,
         )  # fmt: skip
 
     def require_fit(self, mode: str) -> tuple[Need, ...]:
-        """What a mode needs.
+        """Return the needs of a mode, all of which have to fit.
 
         Raises:
             CapacityError: some of it does not fit; with the largest batch that does.
@@ -142,7 +144,7 @@ class PagedScenario:
 
     @property
     def model_flops(self) -> float:
-        """Of a worker's step: 6 for each parameter and token."""
+        """Operations of a worker's step: 6 for each parameter and token."""
         return 6.0 * self.training.num_parameters * self.training.tokens
 
     @property
@@ -161,12 +163,12 @@ class PagedScenario:
 
     @property
     def luwu_cluster(self) -> PagedCluster:
-        """For luwu: each worker is a node, and the network is between any two."""
+        """Cluster for luwu: each worker is a node, and the network is between any two."""
         return cluster_of(self.machine, self.num_workers, is_spread=True, flops_per_s=self._flops_per_s)
 
     @property
     def baseline_cluster(self) -> BaselineCluster:
-        """For the others."""
+        """Cluster for the baselines."""
         return BaselineCluster(
             num_workers=self.num_workers, worker_flops_per_s=self._flops_per_s,
             gpu_memory_bytes_per_s=self.machine.accelerator.memory_bytes_per_s,
@@ -185,7 +187,11 @@ class PagedScenario:
 
 
 def modes_of(text: str) -> tuple[str, ...]:
-    """The modes that a comma-separated list names, each once."""
+    """Return the modes that a comma-separated list names, each once.
+
+    Raises:
+        ConfigError: a mode is not of MODES.
+    """
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     unknown = [name for name in names if name not in MODES]
     if unknown:

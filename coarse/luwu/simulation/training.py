@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""A training in the network in virtual time: the optimizer node's machine, over disks and links that take their time.
+"""Training in the network in virtual time: the optimizer node's machine, over timed disks and links.
 
-What is read, updated and written, and in which order, is decided by the PagedOptimizer and the queues that serve live
-workers. All workers do the same at the same time, so one stands for them; the switch adds and copies, so that a block
-crosses the optimizer node's link once each way, however many workers there are.
+The PagedOptimizer and the queues that serve live workers decide on all reads, updates and writes, and on their order.
+All workers do the same at the same time, so one stands for them. The switch adds and copies, so that a block crosses
+the optimizer node's link once each way, for any number of workers.
 """
 
 import json
@@ -37,15 +37,15 @@ from coarse.protocol.costs import cost_of
 from coarse.simulation.engine import Engine
 
 DEPTH = 4
-"""Reads and writes of one disk that run at once."""
+"""Number of reads and writes of one disk that run at once."""
 BLOCKS_HELD = 2
-"""That a worker has parameters of, and as many whose gradients wait to leave."""
+"""Number of blocks that a worker has parameters of, and of blocks whose gradients wait to leave."""
 _BUFFERS_PER_DISK = 4
 _SETTINGS = json.dumps([{"lr": 1e-3}])
 _WARM_UP_STEPS = 2
 LEAST_STEPS = _WARM_UP_STEPS + 1
 NUM_STEPS = 5
-"""Those of a simulation where nothing is said."""
+"""Number of steps of a simulation by default."""
 DiskWork = ReadPulled | ReadImage | WriteImage
 _PRIORITIES = {
     ReadPulled: Priority.READ_PARAMETERS, ReadImage: Priority.READ_STATES, WriteImage: Priority.WRITE_STATES,
@@ -54,32 +54,32 @@ _PRIORITIES = {
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A step once all is under way (kind: simulated)."""
+    """Times of a step once all is under way (kind: simulated)."""
 
     step_s: float
     compute_s: float
-    """Of which each worker computed so long."""
+    """Seconds of the step in which each worker computed."""
     ends_s: tuple[float, ...] = ()
-    """When each step had ended, of all that were simulated."""
+    """Seconds at which each step had ended, for all that were simulated."""
 
 
 class LinkChange(NamedTuple):
-    """From a second of the training on, workers' links have another rate in one direction."""
+    """Change of workers' links to another rate in one direction, from a second of the training on."""
 
     at_s: float
     direction: str
-    """"up" or "down"."""
+    """Either "up" or "down"."""
     bytes_per_s: float
 
 
 class SimulatedTraining:
-    """One training, step after step."""
+    """Training that runs step after step."""
 
     def __init__(
         self, cluster: PagedCluster, training: Trained, num_steps: int, paces: Sequence[float] = (),
         changes: Sequence[LinkChange] = (),
     ) -> None:  # fmt: skip
-        """`paces`: by step how many times longer the slowest worker computes."""
+        """Prepare the training; `paces` has by step the factor by which the slowest worker computes longer."""
         self._cluster, self._training = cluster, training
         self._num_steps = num_steps
         self._paces = paces or (1.0,) * num_steps
@@ -100,7 +100,7 @@ class SimulatedTraining:
         self._folder_of = {chunk: self._layout.place(*chunk, 0).folder for chunk in self._layout.chunks()}
         self._queues: list[FolderQueues[DiskWork]] = [FolderQueues(DEPTH) for _ in range(cluster.num_disks)]
         self._took_s: dict[tuple[type, int, int], float] = {}
-        """Seconds of what a disk or the kernel does, by kind, unit and chunk."""
+        """Seconds of a disk's or the kernel's work, by kind, unit and chunk."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             ReadPulled: self._queue, ReadImage: self._queue, WriteImage: self._queue, AddSum: self._add,
             Update: self._update, Offer: self._offer, Consumed: self._consumed, Sync: self._done,
@@ -111,19 +111,19 @@ class SimulatedTraining:
             self._engine.at(change.at_s, partial(self._change, change))
         self._order = [*range(training.num_blocks), *reversed(range(training.num_blocks))]
         self._chunks_ahead = 0
-        """That have been pulled and are of blocks that were not computed, which may be below those of the next one."""
+        """Chunks that were pulled, of blocks that were not computed; they may be fewer than those of the next block."""
         self._num_pulled = self._num_computed = 0
-        """Blocks, over all steps."""
+        """Numbers of blocks, over all steps."""
         self._is_computing = False
         self._is_settled = False
-        """Whether the worker has gone on as far as it can with what is there."""
+        """True if the worker has gone on as far as it can with the blocks that are there."""
         self._leaving: deque[int] = deque()
-        """Pushes that are not consumed, and of each how many chunks are left."""
+        """Number of chunks left of each push that is not consumed."""
         self._num_pushes = 0
         self.step_ends_s: list[float] = []
 
     def run(self) -> StepTimes:
-        """Until all steps were made; the last ones count."""
+        """Run until all steps are made; the last ones count."""
         self._go_on()
         self._engine.run()
         ends = self.step_ends_s
@@ -132,7 +132,7 @@ class SimulatedTraining:
         return StepTimes(step_s, self._training.compute_s(self._cluster), tuple(ends))
 
     def _change(self, change: LinkChange) -> None:
-        """Have transfers that begin from now on take the other rate."""
+        """Change the rate of transfers that begin from now on."""
         self._link_bytes_per_s[change.direction] = change.bytes_per_s
 
     # --- the worker
@@ -188,7 +188,7 @@ class SimulatedTraining:
             self.step_ends_s.append(self._engine.now_s)
 
     def _move_input(self, direction: str) -> None:
-        """A block's input goes to the host, or comes back beside its parameters; nothing but the bus waits for it."""
+        """Move a block's input to the host, or back beside its parameters; only the bus is kept busy by it."""
         if self._training.input_bytes:
             took_s = self._training.input_bytes / self._link_bytes_per_s[direction]
             self._engine.work(direction, took_s, _nothing)
@@ -229,7 +229,7 @@ class SimulatedTraining:
         self._carry(self._optimizer.on_committed())
 
     def _seconds(self, one: DiskWork | Update, amounts_per_s: float) -> float:
-        """Return the seconds of an instruction, which all of its kind take with the same chunk."""
+        """Return the seconds of an instruction; all of its kind take them with the same chunk."""
         key = type(one), one.unit, one.chunk
         took_s = self._took_s.get(key)
         if took_s is None:

@@ -1,1 +1,1 @@
-"""Optimizer states that do not fit in memory (LuWu 3.3)."""
+"""Storage of optimizer states that do not fit in memory (LuWu 3.3)."""

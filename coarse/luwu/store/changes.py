@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What is being changed: a unit's next version, chunk by chunk, through buffers that a few chunks share at a time."""
+"""Changes of units to their next version, chunk by chunk, through buffers that few chunks share."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,113 +21,115 @@ from coarse.luwu.store.instructions import (
 from coarse.luwu.store.operations import GRADIENTS, StepSettings
 
 FROM_MEMORY, FROM_DISK, FROM_PUSH = "memory", "disk", "push"
-"""Where a change's sums, or values, come from."""
+"""Sources of a change's sums, or values."""
 
 
 @dataclass(eq=False)
 class Change:
-    """A unit's way to its next version."""
+    """Change of a unit to its next version."""
 
     unit: int
     sums: str
     push: int
-    """The number of the push, of a change FROM_PUSH."""
+    """Number of the push, for a change FROM_PUSH."""
     source: UnitVersion | None
-    """None where it was never written."""
+    """Version that the change starts from; None where the unit was never written."""
     target: UnitVersion
     way: StepSettings | None = None
     steps: tuple[int, ...] = ()
-    """Of a step: by tensor which of its steps it is; 0: none."""
+    """Number of the step that each tensor makes, in a step; 0: none."""
     array: int = GRADIENTS
-    """Of values: of which array they are."""
+    """Array that assigned values belong to."""
     tensors: tuple[int, ...] = ()
-    """Of values: of which tensors."""
+    """Tensors that assigned values belong to."""
     num_chunks: int = 0
     num_begun: int = 0
     pending: set[int] = field(default_factory=set)
     """Chunks that are not written."""
     num_running: int = 0
     is_adopted: bool = False
-    """Whether it counts: pulls that come now want this version."""
+    """True if the change counts: pulls that come now want this version."""
     is_cancelled: bool = False
 
     @property
     def is_step(self) -> bool:
-        """Whether it is an optimizer's step."""
+        """True if it is an optimizer's step."""
         return self.array == GRADIENTS
 
     def place(self, version: UnitVersion, chunk: int) -> Place:
-        """Of a chunk's image in a version."""
+        """Return the place of a chunk's image in a version."""
         return Place(version.slot, Stamp(self.unit, chunk, version.version))
 
 
 @dataclass(eq=False)
 class UnitState:
-    """What an optimizer node knows of a unit."""
+    """State of a unit as its optimizer node knows it."""
 
     now: UnitVersion | None
-    """The version that counts, some chunks of which may still be under way; None: it was never written."""
+    """Version that counts, some chunks of which may still be under way; None: it was never written."""
     committed: UnitVersion | None
     change: Change | None = None
-    """Its way to `now`, or, until the step, beyond."""
+    """Change to `now`, or, until the step, beyond."""
     present: int = 0
-    """A bit for each tensor that has a gradient since the last step."""
+    """Bit for each tensor that has a gradient since the last step."""
     summed: set[int] = field(default_factory=set)
     """Chunks that have a sum."""
 
 
 @dataclass
 class _Job:
-    """A chunk of a change in a buffer."""
+    """Chunk of a change in a buffer."""
 
     change: Change
     chunk: int
     num_awaited: int
-    """Of its image and its sum, how many are still to come."""
+    """Number of inputs, image and sum, that are still to come."""
 
 
 class Changes:
-    """Takes changes in turn, their chunks in order, as buffers come free."""
+    """Queue of changes, which are made in turn, their chunks in order, as buffers come free."""
 
     def __init__(self, num_buffers: int, may_begin: Callable[[Change], bool]) -> None:
-        """`may_begin`: whether anything of a change may be done by now."""
+        """Start without changes; `may_begin` returns whether anything of a change may be done by now."""
         self._free = deque(range(num_buffers))
         self._may_begin = may_begin
         self._waiting: deque[Change] = deque()
         self._jobs: dict[int, _Job] = {}
-        """By buffer."""
+        """Jobs by buffer."""
         self._at: dict[tuple[int, int], int] = {}
         """(Unit, chunk) of a change FROM_PUSH -> its buffer, until its values are there."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no change waits or runs."""
+        """True if no change waits or runs."""
         return not self._waiting and not self._jobs
 
     @property
     def has_waiting(self) -> bool:
-        """Whether some chunk of a change has no buffer yet."""
+        """True if some chunk of a change has no buffer yet."""
         return bool(self._waiting)
 
     def put_in_order(self, in_order: Callable[[list[int]], list[int]]) -> None:
-        """Have changes whose values are there made in another order of their units, but for one that has begun."""
+        """Reorder waiting changes by another order of their units, except for one that has begun."""
         begun = [change for change in self._waiting if change.num_begun]
         rank = {unit: place for place, unit in enumerate(in_order([change.unit for change in self._waiting]))}
         later = sorted((one for one in self._waiting if not one.num_begun), key=lambda one: rank[one.unit])
         self._waiting = deque([*begun, *later])
 
     def take_buffer(self) -> int | None:
-        """A buffer for something else, if one is free; `give_back` it."""
+        """Take a buffer for something else, if one is free; `give_back` returns it."""
         return self._free.popleft() if self._free else None
 
     def give_back(self, buffer: int) -> list[Instruction]:
-        """A buffer is free again."""
+        """Take back a buffer that is free again."""
         self._free.append(buffer)
         return self.go_on()
 
     def add(self, change: Change, *, is_urgent: bool = False) -> list[Instruction]:
-        """A change that is to be made after those before it; an urgent one before all that have not begun, and whose
-        values are there."""
+        """Add a change, to be made after those before it.
+
+        An urgent one comes before all that have not begun, and whose values are there.
+        """
         change.pending = set(range(change.num_chunks))
         place = len(self._waiting)
         while is_urgent and place and not self._waiting[place - 1].num_begun:
@@ -138,17 +140,17 @@ class Changes:
         return self.go_on()
 
     def cancel(self, change: Change) -> None:
-        """A change is not to be made; what runs of it ends by itself."""
+        """Cancel a change; the parts of it that run end by themselves."""
         change.is_cancelled = True
         if change in self._waiting:
             self._waiting.remove(change)
 
     def buffer_for(self, unit: int, chunk: int) -> int | None:
-        """Where the values of a chunk of a change FROM_PUSH go; None while it has no buffer."""
+        """Return the buffer for the values of a chunk of a change FROM_PUSH; None while it has no buffer."""
         return self._at.pop((unit, chunk), None)
 
     def go_on(self) -> list[Instruction]:
-        """What may begin."""
+        """Return the instructions that may begin."""
         done: list[Instruction] = []
         while self._waiting and self._free and self._may_begin(self._waiting[0]):
             change = self._waiting[0]
@@ -175,7 +177,7 @@ class Changes:
         return done
 
     def on_there(self, done: ReadImage | ClearImage | ReadSum | AddSum) -> list[Instruction]:
-        """An image, or a sum, is in its buffer."""
+        """Note that an image, or a sum, is in its buffer."""
         job = self._jobs[done.buffer]
         job.num_awaited -= 1
         if job.num_awaited:
@@ -190,20 +192,20 @@ class Changes:
         return [Update(done.buffer, change.unit, job.chunk, has_sum, change.steps, change.way)]
 
     def on_changed(self, done: Update | Assign) -> list[Instruction]:
-        """A chunk's image is that of the next version."""
+        """Write a chunk whose image is that of the next version."""
         job = self._jobs[done.buffer]
         if job.change.is_cancelled:
             return self._end(done.buffer, job)
         return [WriteImage(done.buffer, done.unit, done.chunk, job.change.place(job.change.target, done.chunk))]
 
     def on_written(self, done: WriteImage) -> tuple[Change, list[Instruction]]:
-        """A chunk's image is written: of which change, and what follows."""
+        """Note that a chunk's image is written; return its change, and the instructions that follow."""
         job = self._jobs[done.buffer]
         job.change.pending.discard(done.chunk)
         return job.change, self._end(done.buffer, job)
 
     def has_job(self, buffer: int) -> bool:
-        """Whether a buffer is a change's."""
+        """Return whether a buffer belongs to a change."""
         return buffer in self._jobs
 
     def _end(self, buffer: int, job: _Job) -> list[Instruction]:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The record that makes a step's states the current ones, and the manifest of a folder, to and from bytes.
+"""Commit record, which makes a step's states the current ones, and a folder's manifest, as bytes.
 
 [Note: commit] A step is committed once every chunk of it lies in its slot, every file of every folder was synced, every
 optimizer node has said so, and then one record was written and synced at the first of them. There are two copies of the
@@ -24,35 +24,35 @@ _MOST_HEAD_BYTES = 256
 
 
 class UnitVersion(NamedTuple):
-    """Which version of a unit counts."""
+    """Version of a unit that counts."""
 
     slot: int
     version: int
-    """The step that wrote it; 0: none yet but its first values."""
+    """Step that wrote it; 0: none yet but its first values."""
     steps: tuple[int, ...]
-    """By tensor, how many steps it has had: those in which nobody had a gradient for it do not count."""
+    """Number of steps that each tensor has had; those in which no worker had a gradient for it do not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What a record says."""
+    """Content of a commit record."""
 
     sequence: int
-    """How many came before it."""
+    """Number of records that came before it."""
     run: str
-    """Tells a training from others of the same model."""
+    """Name that tells a training from others of the same model."""
     step: int
     units: tuple[UnitVersion, ...]
     workers: tuple[bytes, ...]
-    """By worker, its own state: generators, schedulers, the optimizer's settings."""
+    """Own state of each worker: generators, schedulers, the optimizer's settings."""
 
     @property
     def file(self) -> str:
-        """Which of the copies it is to be."""
+        """File name of the copy that it is to be."""
         return RECORDS[self.sequence % len(RECORDS)]
 
     def encode(self) -> bytes:
-        """The bytes of the copy."""
+        """Return the bytes of the copy."""
         text = json.dumps({
             "sequence": self.sequence,
             "run": self.run,
@@ -66,7 +66,7 @@ class Commit:
 
 
 def decode_commit(raw: bytes) -> Commit | None:
-    """The record in a copy; None where it is torn."""
+    """Return the record in a copy; None where it is torn."""
     head, _, body = raw.partition(b"\n")
     try:
         said = json.loads(head[:_MOST_HEAD_BYTES])
@@ -96,32 +96,32 @@ def newest_first(copies: Sequence[bytes]) -> list[Commit]:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a folder holds: a part of one model's states, of one training."""
+    """Content of a folder: a part of one model's states, of one training."""
 
     run: str
     digest: str
-    """Of the PagedModel."""
+    """Digest of the PagedModel."""
     device: int
     num_devices: int
     folder: int
-    """This folder's place among those of its optimizer node."""
+    """Place of this folder among those of its optimizer node."""
     num_folders: int
     optimizer: str
-    """The optimizer's name."""
+    """Name of the optimizer."""
     kernel: str
-    """What computes its steps, with all that its bits depend on."""
+    """Kernel that computes its steps, with all that its bits depend on."""
     checksum: str
     owner: str
-    """Whose it is: user, host and job, for people."""
+    """Owner, for people: user, host and job."""
 
     def encode(self) -> bytes:
-        """The bytes of the manifest file."""
+        """Return the bytes of the manifest file."""
         body = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
         return json.dumps({**body, "crc32": zlib.crc32(_canonical(body))}, indent=1).encode() + b"\n"
 
 
 def decode_manifest(raw: bytes, path: str) -> Manifest:
-    """The manifest in `raw`, the content of the file at `path`.
+    """Return the manifest in `raw`, the content of the file at `path`.
 
     Raises:
         StorageError: it is none, or was changed.

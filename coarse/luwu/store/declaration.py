@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What workers tell optimizer nodes of a model, and how a node divides its memory."""
+"""Declaration of a model by workers to optimizer nodes, and the division of a node's memory."""
 
 import json
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from coarse.protocol.dtypes import DType
 from coarse.protocol.units import MIB
 
 WIRES = {"float32": DType.FLOAT32, "int64": DType.INT64, "int32-switchml": DType.INT32}
-"""By way of adding, the type of what devices push to one another."""
+"""Type of the values that devices push to one another, for each way of adding."""
 SUMS = tuple(WIRES)
 KERNELS = ("numpy", "torch-fused")
 NETWORKS = ("mpi", "udp")
 ALL_REDUCE = "all-reduce"
-"""In place of an optimizer: what is pulled of a unit is what was pushed, combined; nothing is kept."""
+"""Name in place of an optimizer's: a unit's pull gives its pushes, combined; nothing is kept."""
 PUSH_WINDOW = 256
-"""Packets of a worker that may wait to be added; it is its own memory that holds them."""
+"""Number of a worker's packets that may wait to be added; the worker's own memory holds them."""
 _FLOAT_BYTES = 4
 _LEAST_SLOTS = 2
-"""Of each kind: one is filled while another is emptied."""
+"""Slots of each kind: one is filled while another is emptied."""
 _MOST_BUFFERS = 8
 _STAGING_SLOTS = 4
 _MOST_RING_BYTES = 8 * MIB
@@ -37,7 +37,7 @@ _MOST_PACKET_BYTES = 1 << 16
 
 
 def require_network(network: str, loss: float) -> None:
-    """ConfigError where there is no such network, or it loses nothing."""
+    """Raise ConfigError where there is no such network, or it loses nothing and loss is asked for."""
     if network not in NETWORKS:
         raise ConfigError(f"network must be one of {NETWORKS}, got {network!r}", key="network")
     if not 0.0 <= loss < 1.0 or (loss and network != "udp"):
@@ -48,19 +48,19 @@ def require_network(network: str, loss: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """A model, its optimizer, and where its states are kept; the same from all workers."""
+    """Declaration of a model, its optimizer, and the place of its states; it is equal on all workers."""
 
     model: PagedModel
     optimizer: str
     groups: tuple[dict[str, Any], ...]
-    """The settings of each parameter group, as the first step would have them."""
+    """Settings of each parameter group, as the first step would have them."""
     group_of: tuple[tuple[int, ...], ...]
-    """By unit and tensor, the number of its group."""
+    """Number of the group of each tensor, by unit."""
     num_workers: int
     storage: tuple[str, ...] | None
     """Folders on each optimizer node's host; None: states stay in the node's memory."""
     memory_bytes: int | None = None
-    """What a node may use for buffers; None: half of what its machine has left."""
+    """Bytes that a node may use for buffers; None: half of those that its machine has left."""
     in_backward: bool = False
     num_passes: int = 1
     is_speculative: bool = False
@@ -68,31 +68,31 @@ class Declaration:
     commit_every: int = 1
     resume: bool = False
     resume_if_there: bool = False
-    """Whether to go on where the folders hold a committed step of this model, and to begin where they hold none."""
+    """True to resume where the folders hold a committed step of this model, and to begin where they hold none."""
     resume_step: int | None = None
-    """The committed step that is gone on from; None: the newest."""
+    """Committed step that training resumes from; None: the newest."""
     other_kernel: bool = False
-    """Whether to go on with states that another kernel wrote."""
+    """True to go on with states that another kernel wrote."""
     gradients: DType = DType.FLOAT32
-    """The type in which gradients are pushed."""
+    """Type in which gradients are pushed."""
     sum: str = "float32"
-    """One of SUMS; of an all-reduce, a key of COMBINE."""
+    """One of SUMS; for an all-reduce, a key of COMBINE."""
     is_packed: bool = False
-    """Whether workers push packed chunks of integers, which devices of several hosts may add in any order."""
+    """True if workers push packed chunks of integers, which devices of several hosts may add in any order."""
     kernel: str = "numpy"
     nodes: tuple[int, ...] = (0,)
-    """By optimizer node its memory device."""
+    """Memory device of each optimizer node."""
     network: str = "mpi"
-    """By what packets go from host to host."""
+    """Network by which packets go from host to host."""
     switches: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """(Memory device, those below it), where the tree to an optimizer node is more than its hosts."""
     loss: float = 0.0
     """Share of datagrams to be dropped on purpose."""
     timeline: str = ""
-    """The folder on each host for traces; empty: none are made."""
+    """Folder on each host for traces; empty: none are made."""
     owner: str = ""
     run: str = ""
-    """A name that no other training has."""
+    """Name that no other training has."""
 
     def __post_init__(self) -> None:
         pulled = self.model.pulled
@@ -127,39 +127,39 @@ class Declaration:
 
     @property
     def is_all_reduce(self) -> bool:
-        """Whether sums go back to the workers, and there is nothing else."""
+        """True if sums go back to the workers, and nothing is kept."""
         return self.optimizer == ALL_REDUCE
 
     @property
     def room_remedy(self) -> str:
-        """What to do where a device has too little memory for it, for people."""
+        """Remedy where a device has too little memory for it, for people."""
         return ("" if self.is_all_reduce else "lower memory, or ") + "raise device_capacity_bytes"
 
     @property
     def combine(self) -> str:
-        """What devices do with values that they pass on: a key of COMBINE."""
+        """Combination of values that devices pass on: a key of COMBINE."""
         if self.is_all_reduce:
             return self.sum
         return "integers" if self.is_packed else "float32"
 
     @property
     def wire(self) -> DType:
-        """The type of what devices push to one another."""
+        """Type of the values that devices push to one another."""
         if self.is_all_reduce:
             return self.model.pulled
         return WIRES[self.sum] if self.is_packed else DType.FLOAT32
 
     def type_of(self, array: int) -> DType:
-        """The type in which workers push gradients, or values of an array."""
+        """Return the type in which workers push gradients, or values of an array."""
         return self.wire if self.is_packed else self.type_in_worker(array)
 
     def type_in_worker(self, array: int) -> DType:
-        """That in which workers have them."""
+        """Return the type in which workers have gradients, or values of an array."""
         return self.gradients if array == GRADIENTS else DType.FLOAT32
 
     @cached_property
     def pushed(self) -> PagedModel:
-        """The model as it is pushed: packed chunks are longer."""
+        """Model as it is pushed: packed chunks are longer."""
         model = self.model
         if not self.is_packed:
             return model
@@ -171,7 +171,7 @@ class Declaration:
 
     @property
     def rules(self) -> Rules:
-        """When updates are made."""
+        """Rules on the time of updates."""
         return Rules(
             in_backward=self.in_backward,
             num_passes=self.num_passes,
@@ -181,12 +181,12 @@ class Declaration:
         )
 
     def to_json(self) -> str:
-        """Text for the wire."""
+        """Return the declaration as text for the wire."""
         return json.dumps({**asdict(self), "model": self.model.to_json(), "gradients": self.gradients.label})
 
     @classmethod
     def from_json(cls, text: str) -> "Declaration":
-        """What `to_json` made."""
+        """Return the declaration of a text that `to_json` made."""
         fields = json.loads(text)
         fields["model"] = PagedModel.from_json(fields["model"])
         fields["gradients"] = DType[fields["gradients"].upper()]
@@ -200,28 +200,27 @@ class Declaration:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What an optimizer node's memory is used for, in bytes and in numbers."""
+    """Use of an optimizer node's memory, in bytes and in numbers."""
 
     num_window: int
-    """Chunks that were read and are being pulled."""
+    """Number of chunks that were read and are being pulled."""
     num_buffers: int
-    """Chunks that are being updated."""
+    """Number of chunks that are being updated."""
     gradient_bytes: int
-    """Of each worker of the node: room in which gradients are born; 0: they are copied, chunk by chunk."""
+    """Bytes for each worker of the node in which gradients are born; 0: they are copied, chunk by chunk."""
     num_staging: int
-    """Chunks of each worker that are being copied."""
+    """Number of chunks of each worker that are being copied."""
     in_memory: tuple[int, ...]
     """Units whose sums of gradients stay in memory."""
     ring_bytes: int = 0
-    """Of each device below: room for what it pushes."""
+    """Bytes for the pushes of each device below."""
     total_bytes: int
 
 
 def plan_memory(
     declaration: Declaration, device: int, num_clients: int, memory_bytes: int, num_below: int = 0
 ) -> MemoryPlan:
-    """How a node's memory is divided: what training cannot do without, then room for gradients, for pulls, for updates,
-    and for sums.
+    """Divide a node's memory: first the least of training, then gradients, pulls, updates, and sums.
 
     Raises:
         CapacityError: it is too little.
@@ -276,7 +275,7 @@ def plan_memory(
 
 
 def plan_all_reduce(declaration: Declaration, device: int, num_clients: int, num_below: int) -> MemoryPlan:
-    """The same of the root of an all-reduce, which has a window of sums and nothing else."""
+    """Plan the memory of an all-reduce's root, which has a window of sums and nothing else."""
     model = declaration.model
     slot_bytes = window_slot_bytes(model, device)
     chunks = [model.num_chunks(unit) for unit in range(len(model.units))]
@@ -290,13 +289,13 @@ def plan_all_reduce(declaration: Declaration, device: int, num_clients: int, num
 
 
 def _ring_bytes(declaration: Declaration, fair_bytes: int) -> int:
-    """Of a device's ring: at least a chunk that is added and another that comes."""
+    """Return the bytes of a device's ring: at least a chunk that is added and another that comes."""
     chunk_bytes = staging_slot_bytes(declaration) + _MOST_PACKET_BYTES
     return max(min(_MOST_RING_BYTES, fair_bytes), _LEAST_SLOTS * chunk_bytes)
 
 
 def plan_switch(declaration: Declaration, num_clients: int) -> MemoryPlan:
-    """The same of a device that only passes on: its workers' rooms, by which it is bounded alone."""
+    """Plan the memory of a device that only passes on: its workers' rooms, by which alone it is bounded."""
     trainable = [unit.num_elements for unit in declaration.model.units if unit.is_trainable]
     is_copied = declaration.is_packed or declaration.is_all_reduce
     gradient_bytes = 0 if is_copied or not num_clients else max(trainable, default=0) * declaration.gradients.itemsize
@@ -310,12 +309,15 @@ def plan_switch(declaration: Declaration, num_clients: int) -> MemoryPlan:
 
 
 def window_slot_bytes(model: PagedModel, node: int) -> int:
-    """Of an optimizer node's window: what a pull reads of its largest chunk."""
+    """Return the bytes of a slot of an optimizer node's window, for a pull of its largest chunk."""
     return max(model.image(unit, 0).pull_nbytes for unit in model.units_of(node) or (0,))
 
 
 def staging_slot_bytes(declaration: Declaration) -> int:
-    """Of a worker's staging slots, and of the slot to look at: a chunk in float32, or as it travels."""
+    """Return the bytes of a worker's staging slot, and of its slot to look at.
+
+    A slot holds a chunk in float32, or as it travels.
+    """
     pushed = declaration.pushed
     elements = max(min(pushed.chunk_elements, unit.num_elements) for unit in pushed.units)
     nbytes = elements * max(_FLOAT_BYTES, declaration.wire.itemsize)
@@ -323,5 +325,5 @@ def staging_slot_bytes(declaration: Declaration) -> int:
 
 
 def on_disk(model: PagedModel, units: Sequence[int], in_memory: Sequence[int]) -> tuple[int, ...]:
-    """Of an optimizer node's units those whose sums of gradients go to the disk."""
+    """Return an optimizer node's units whose sums of gradients go to the disk."""
     return tuple(unit for unit in units if model.units[unit].is_trainable and unit not in in_memory)

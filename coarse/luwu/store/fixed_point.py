@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""Sums of float32 blocks as integers, which are the same bits in whatever order they are added.
+"""Sums of float32 blocks as integers, which have the same bits for any order of addends.
 
-All who add to a block first agree on its exponent: the largest of what `exponent_of` says of each one's values.
+All who add to a block first agree on its exponent: the largest `exponent_of` of each one's values.
 
-[Note: marks] What integers cannot hold, NaN and infinities, stands among them as one of the three least integers of
+[Note: marks] NaN and infinities, which integers cannot hold, stand among them as one of the three least integers of
 their type, which no sum of values is. Adding looks for them first, so that a sum is marked where an addend is.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 ZERO_EXPONENT: Final = -149
-"""Of a block without a finite value other than 0; 2**-149 is the least float32 above it."""
+"""Exponent of a block without a finite value other than 0; 2**-149 is the least float32 above it."""
 _LARGEST_EXPONENT: Final = 128
 _NAN, _PLUS, _MINUS = range(3)
 """Marks: the least integer of a type, and the two above it."""
@@ -30,21 +30,21 @@ _INT64_BITS: Final = 39
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How float32 values become integers and back.
+    """Conversion of float32 values to integers and back.
 
-    Two formats (`int32_switchml`, `int64`). With n addends and the agreed exponent e, a sum differs from the exact one
-    by at most `error_bound(n, e)`, before it is rounded to float32.
+    There are two formats (`int32_switchml`, `int64`). With n addends and the agreed exponent e, a sum differs from the
+    exact one by at most `error_bound(n, e)`, before it is rounded to float32.
     """
 
     storage: np.dtype[np.signedinteger]
-    """The integers' type."""
+    """Type of the integers."""
     largest: int
-    """What 2**exponent becomes, a whole number."""
+    """Whole number that 2**exponent becomes."""
     most_addends: int
-    """So many may be added without an overflow."""
+    """Number of addends that may be added without an overflow."""
 
     def encode(self, values: np.ndarray, exponent: int | np.ndarray) -> np.ndarray:
-        """Float32 as integers of the same shape, rounded to nearest; marks where they are not finite.
+        """Return float32 as integers of the same shape, rounded to nearest; marks where they are not finite.
 
         Args:
             values: (n,), or (m, n) of m blocks.
@@ -76,8 +76,10 @@ class FixedPoint:
         return found
 
     def decode(self, total: np.ndarray, exponent: int | np.ndarray) -> np.ndarray:
-        """Sums as float32, as `encode` has blocks: NaN where one was added, or infinities of both signs. An int64 is
-        rounded to float64 on the way."""
+        """Return sums as float32, in blocks as in `encode`.
+
+        A sum is NaN where NaN was added, or infinities of both signs. An int64 is rounded to float64 on the way.
+        """
         wide = total.astype(np.float64)
         wide *= np.exp2(np.float64(exponent)) / self.largest
         with np.errstate(over="ignore"):
@@ -89,13 +91,15 @@ class FixedPoint:
         return values
 
     def error_bound(self, num_addends: int, exponent: int) -> float:
-        """How far a sum of so many values may be from the exact one: each is rounded by half a unit, and a little more
-        where a scale is no power of two."""
+        """Return the largest difference of a sum of so many values from the exact one.
+
+        Each value is rounded by half a unit, and a little more where a scale is no power of two.
+        """
         return num_addends * (0.5 + 2.0**-20) * 2.0**exponent / self.largest
 
 
 def int32_switchml(num_workers: int) -> FixedPoint:
-    """SwitchML's format (NSDI 2021, section 3.7), which LuWu takes over (3.2.2): all of an int32 for so many addends.
+    """Return SwitchML's format: all of an int32 for so many addends (NSDI 2021, section 3.7; LuWu 3.2.2).
 
     The scale is a whole number over 2**exponent, for SwitchML's own, rounded, can overflow by one.
 
@@ -109,17 +113,20 @@ def int32_switchml(num_workers: int) -> FixedPoint:
 
 
 def int64() -> FixedPoint:
-    """39 bits below a block's largest value, for up to 2**24 - 1 addends: the same sum for any number of workers."""
+    """Return the format of 39 bits below a block's largest value, for up to 2**24 - 1 addends.
+
+    It has the same sum for any number of workers.
+    """
     return FixedPoint(np.dtype(np.int64), 2**_INT64_BITS, 2 ** (63 - _INT64_BITS) - 1)
 
 
 def exponent_of(values: np.ndarray) -> int:
-    """The least e such that all finite ones of (n,) float32 are at most 2**e."""
+    """Return the least e such that all finite ones of (n,) float32 are at most 2**e."""
     return int(exponents_of(values)[..., 0]) if len(values) else ZERO_EXPONENT
 
 
 def exponents_of(blocks: np.ndarray) -> np.ndarray:
-    """`exponent_of` each of (m, n) float32, as (m, 1) int64."""
+    """Return `exponent_of` each of (m, n) float32, as (m, 1) int64."""
     largest = np.abs(blocks)
     if not (is_finite := np.isfinite(largest)).all():
         largest[~is_finite] = 0.0
@@ -133,7 +140,7 @@ def _has_marks(integers: np.ndarray) -> bool:
 
 
 def _add_integers(total: np.ndarray, addend: np.ndarray) -> None:
-    """Onto `total`; see [Note: marks]."""
+    """Add onto `total`; see [Note: marks]."""
     if not (_has_marks(total) or _has_marks(addend)):
         total += addend
         return
@@ -150,7 +157,7 @@ def add_in_order(
     payloads: Sequence[np.ndarray],  # (n,) float32 each
     out: np.ndarray,  # (n,) float32, overwritten
 ) -> None:
-    """The float32 sum, added one after the other: what `float32` slots give, which keep payloads apart."""
+    """Write the float32 sum, added one after the other, as `float32` slots give that keep payloads apart."""
     with np.errstate(all="ignore"):
         for begin in range(0, len(out), _BLOCK):
             block = out[begin : begin + _BLOCK]
@@ -167,7 +174,7 @@ def add_integers(
     payloads: Sequence[np.ndarray],  # (n,) integers each, of one type
     out: np.ndarray,  # (n,) of it, overwritten
 ) -> None:
-    """The sum of integers that were encoded by one exponent, marks and all."""
+    """Write the sum of integers that were encoded by one exponent, marks and all."""
     for begin in range(0, len(out), _BLOCK):
         block = out[begin : begin + _BLOCK]
         block[:] = payloads[0][begin : begin + _BLOCK]
@@ -179,25 +186,28 @@ def largest_of(
     payloads: Sequence[np.ndarray],  # (n,) each
     out: np.ndarray,  # (n,), overwritten
 ) -> None:
-    """The largest of each element: how exponents are agreed on."""
+    """Write the largest of each element, by which exponents are agreed on."""
     out[:] = payloads[0]
     for payload in payloads[1:]:
         np.maximum(out, payload, out=out)
 
 
 Adder = Callable[[Sequence[np.ndarray], np.ndarray], None]
-"""Combines (n,) of each worker into another one, which is overwritten."""
+"""Function that combines (n,) of each worker into another one, which is overwritten."""
 COMBINE: Final[dict[str, Adder]] = {"float32": add_in_order, "integers": add_integers, "max": largest_of}
-"""What a switch does with its children's values."""
+"""Functions by which a switch combines its children's values."""
 
 
 def format_of(name: str, num_workers: int) -> FixedPoint:
-    """That of the sums `int64` and `int32-switchml`."""
+    """Return the format of the sums `int64` or `int32-switchml`."""
     return int64() if name == "int64" else int32_switchml(num_workers)
 
 
 def adder_of(name: str, num_workers: int) -> Adder:
-    """What adds (n,) float32 of each worker into another one: by the format `float32`, `int64` or `int32-switchml`."""
+    """Return the function that adds (n,) float32 of each worker into another one.
+
+    Its format is `float32`, `int64` or `int32-switchml`.
+    """
     if name == "float32":
         return add_in_order
     return partial(add_as_integers, format_of(name, num_workers))
@@ -208,7 +218,7 @@ def add_as_integers(
     payloads: Sequence[np.ndarray],  # (n,) float32 each
     out: np.ndarray,  # (n,) float32, overwritten
 ) -> None:
-    """The sum as integers, block by block: the same bits in whatever order payloads come."""
+    """Write the sum, added as integers block by block: the same bits for any order of payloads."""
     whole = len(out) // EXPONENT_BLOCK * EXPONENT_BLOCK
     for begin in (*range(0, whole, _BLOCK), whole):
         end = min(begin + _BLOCK, whole) if begin < whole else len(out)

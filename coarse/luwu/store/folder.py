@@ -1,4 +1,4 @@
-"""The files of one folder: locked, checked for room, read and written past the kernel's cache where that works.
+"""Files of one folder: locked, checked for room, accessed past the kernel's cache where that works.
 
 Every operation goes through a Disk, so that tests can fail each, end the process at each, and lose power between two.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from coarse.errors import CapacityError, StorageError
 from coarse.luwu.store.commit import MANIFEST, RECORDS, Commit, Manifest, decode_manifest, newest_first
 from coarse.luwu.store.layout import BLOCK_BYTES
+from coarse.protocol import override
 from coarse.storage.folder import file_system_type
 from coarse.storage.room import available_bytes
 
@@ -28,22 +29,25 @@ _REMOTE = frozenset({
 
 
 class Disk:
-    """The operating system's files; each method is one operation that may raise OSError."""
+    """Files of the operating system; each method is one operation that may raise OSError."""
 
     def make_folder(self, path: Path) -> None:
         """Make the folder and its parents, where they are not there yet."""
         path.mkdir(parents=True, exist_ok=True)
 
     def open(self, path: Path, *, is_direct: bool = False) -> int:
-        """A descriptor of a file, which is made where it is not there yet."""
+        """Return a descriptor of a file, which is made where it is not there yet."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_DIRECT if is_direct else 0), 0o666)
 
     def close(self, descriptor: int) -> None:
-        """Give a descriptor up, and with it the lock that it may have."""
+        """Close a descriptor, and with it the lock that it may have."""
         os.close(descriptor)
 
     def lock(self, descriptor: int, holder: str) -> str | None:
-        """Have a file for this process alone, which is said in it; who has it where somebody does, else None."""
+        """Lock a file for this process alone, and write `holder` into it.
+
+        Return None, or the text of the holder where another process has the lock.
+        """
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -55,23 +59,23 @@ class Disk:
         return None
 
     def kind(self, path: Path) -> str:
-        """The type of a folder's file system."""
+        """Return the type of a folder's file system."""
         return file_system_type(str(path))
 
     def allocated_bytes(self, descriptor: int) -> int:
-        """What a file takes of the disk."""
+        """Return the bytes of the disk that a file takes."""
         return os.fstat(descriptor).st_blocks * 512
 
     def allocate(self, descriptor: int, nbytes: int) -> None:
-        """Have so many bytes set aside for a file."""
+        """Set bytes aside for a file."""
         os.posix_fallocate(descriptor, 0, nbytes)
 
     def read(self, descriptor: int, buffer: np.ndarray, offset: int) -> int:
-        """Fill (n,) uint8 from a place of a file; how many bytes came."""
+        """Fill (n,) uint8 from a place of a file; return the number of bytes that came."""
         return os.preadv(descriptor, [buffer], offset)  # type: ignore[list-item]
 
     def write(self, descriptor: int, buffer: np.ndarray, offset: int) -> int:
-        """Write (n,) uint8 to a place of a file; how many bytes went."""
+        """Write (n,) uint8 to a place of a file; return the number of bytes that went."""
         return os.pwritev(descriptor, [buffer], offset)  # type: ignore[list-item]
 
     def sync(self, descriptor: int) -> None:
@@ -79,7 +83,7 @@ class Disk:
         os.fdatasync(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, at once; a file that has the name goes."""
+        """Rename a file, atomically; a file that has the name goes."""
         os.rename(source, target)
 
     def remove(self, path: Path) -> None:
@@ -95,14 +99,14 @@ class Disk:
             os.close(descriptor)
 
     def content(self, path: Path) -> bytes | None:
-        """Of a small file; None where there is none."""
+        """Return the content of a small file; None where there is none."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
     def free_bytes(self, path: Path) -> int:
-        """Room that is left for this user."""
+        """Return the bytes of room that is left for this user."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
@@ -113,41 +117,44 @@ class MemoryDisk(Disk):
     def __init__(self) -> None:
         self._contents: dict[str, int] = {}
 
+    @override
     def make_folder(self, path: Path) -> None:
-        """See Disk."""
+        ...
 
+    @override
     def open(self, path: Path, *, is_direct: bool = False) -> int:
-        """See Disk."""
         if is_direct:
             raise OSError(errno.EINVAL, "memory is not direct")
         return self._contents.setdefault(str(path), os.memfd_create("coarse-paged", os.MFD_CLOEXEC))
 
+    @override
     def kind(self, path: Path) -> str:
-        """See Disk."""
         return "memory"
 
+    @override
     def rename(self, source: Path, target: Path) -> None:
-        """See Disk."""
+        ...
 
+    @override
     def sync_folder(self, path: Path) -> None:
-        """See Disk."""
+        ...
 
     def content(self, path: Path) -> bytes | None:
-        """See Disk: it begins anew each time."""
+        """Return None: memory begins anew each time."""
         return None
 
+    @override
     def free_bytes(self, path: Path) -> int:
-        """See Disk."""
         return available_bytes()
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """(nbytes,) uint8, zeros, as direct reads and writes want it: it begins at a block, and takes whole ones."""
+    """Return (nbytes,) uint8, zeros, for direct access: it begins at a block, and takes whole ones."""
     return np.frombuffer(mmap.mmap(-1, -(-max(nbytes, 1) // BLOCK_BYTES) * BLOCK_BYTES), np.uint8)[:nbytes]
 
 
 class PagedFolder:
-    """One folder that is this process's until it is closed."""
+    """Folder that is this process's until it is closed."""
 
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
         """Make the folder where it is not there, and lock it.
@@ -158,7 +165,7 @@ class PagedFolder:
         self.path = path
         self.disk = disk or Disk()
         self.is_direct = False
-        """Whether reads and writes go past the kernel's cache."""
+        """True if reads and writes go past the kernel's cache."""
         self._files: dict[str, int] = {}
         try:
             with self._told("made and locked"):
@@ -181,13 +188,17 @@ class PagedFolder:
     # --- what it holds
 
     def manifest(self) -> Manifest | None:
-        """What the folder says that it holds; None where it is new. StorageError where that is torn."""
+        """Return the manifest of the folder; None where it is new.
+
+        Raises:
+            StorageError: the manifest is torn.
+        """
         with self._told("read"):
             raw = self.disk.content(self.path / MANIFEST)
         return None if raw is None else decode_manifest(raw, str(self.path / MANIFEST))
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Say what the folder holds, for good."""
+        """Write the folder's manifest, for good."""
         with self._told("written to"):
             self._write_file(MANIFEST, manifest.encode())
 
@@ -198,7 +209,7 @@ class PagedFolder:
         return newest_first([raw for raw in copies if raw is not None])
 
     def void_newer(self, commit: Commit | None) -> None:
-        """Make void all records that are newer than one, or all; returns once that is on the disk."""
+        """Make void all records that are newer than one, or all; return once that is on the disk."""
         for newer in self.commits():
             if commit is None or newer.sequence > commit.sequence:
                 with self._told("written to"):
@@ -207,7 +218,7 @@ class PagedFolder:
                     self.disk.sync(descriptor)
 
     def write_commit(self, commit: Commit) -> None:
-        """Make a step the current one; returns once that is on the disk."""
+        """Make a step the current one; return once that is on the disk."""
         with self._told("written to"):
             raw = np.frombuffer(commit.encode(), np.uint8)
             descriptor = self._record_file(commit)
@@ -234,7 +245,7 @@ class PagedFolder:
     # --- slots and sums
 
     def open_files(self, nbytes: int, sum_nbytes: int) -> None:
-        """Have files for all slots, and for sums of gradients where `sum_nbytes` is not 0, with room for all of them.
+        """Make files for all slots, and for sums of gradients where `sum_nbytes` is not 0, with room for all.
 
         Raises:
             CapacityError: the disk has less room.
@@ -277,7 +288,11 @@ class PagedFolder:
         )
 
     def read(self, name: str, buffer: np.ndarray, offset: int) -> None:
-        """Fill (n,) uint8, aligned as `aligned` does, from a place of a file. StorageError where that fails."""
+        """Fill (n,) uint8, aligned as `aligned` does, from a place of a file.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
         with self._told("read", offset):
             done = 0
             while done < len(buffer):
@@ -287,7 +302,11 @@ class PagedFolder:
                 done += came
 
     def write(self, name: str, buffer: np.ndarray, offset: int) -> None:
-        """Write (n,) uint8, aligned as `aligned` does, to a place of a file. StorageError where that fails."""
+        """Write (n,) uint8, aligned as `aligned` does, to a place of a file.
+
+        Raises:
+            StorageError: the file cannot be written to.
+        """
         with self._told("written to", offset):
             self._write_all(self._files[name], buffer, offset)
 
@@ -297,7 +316,7 @@ class PagedFolder:
             done += self.disk.write(descriptor, buffer[done:], offset + done)
 
     def corrupt(self, name: str, offset: int) -> StorageError:
-        """What was read there is not what was written."""
+        """Return the error of bytes that are not those that were written there."""
         return StorageError(
             f"{self.path / name} at byte {offset}: wanted the bytes that were written, got others: something else "
             "writes there, or the disk loses data; go on from the last committed step, on another disk"
@@ -310,7 +329,7 @@ class PagedFolder:
                 self.disk.sync(self._files[SLOTS])
 
     def close(self) -> None:
-        """Give up the files, and the lock at last."""
+        """Close the files, and release the lock at last."""
         lock = self._files.pop(_LOCK, None)
         for descriptor in self._files.values():
             self.disk.close(descriptor)
@@ -320,7 +339,7 @@ class PagedFolder:
 
     @contextlib.contextmanager
     def _told(self, what: str, offset: int | None = None) -> Iterator[None]:
-        """StorageError, with the folder's name, in place of what the operating system says."""
+        """Raise StorageError, with the folder's name, in place of the operating system's errors."""
         try:
             yield
         except (StorageError, CapacityError):
@@ -334,7 +353,7 @@ class PagedFolder:
 
 
 def require_fitting(manifests: Sequence[Manifest | None], wanted: Sequence[Manifest], paths: Sequence[Path]) -> None:
-    """StorageError unless all folders of an optimizer node hold what it goes on with."""
+    """Raise StorageError unless all folders of an optimizer node hold the states that it resumes with."""
     for found, want, path in zip(manifests, wanted, paths, strict=True):
         if found is None:
             raise StorageError(

@@ -5,31 +5,32 @@ import os
 from pathlib import Path
 
 from coarse.luwu.store.folder import MemoryDisk
+from coarse.protocol import override
 from coarse.transport.handed import ask_for_file, ask_to_move
 
 
 class HeldDisk(MemoryDisk):
-    """See MemoryDisk; here a process that is started again finds what was there."""
+    """MemoryDisk whose files a process that is started again finds as they were."""
 
     def __init__(self, address: str) -> None:
-        """`address`: where the launcher hands files over."""
+        """Start with the launcher's `address`, from which files are got."""
         super().__init__()
         self._address = address
 
+    @override
     def open(self, path: Path, *, is_direct: bool = False) -> int:
-        """See Disk."""
         if is_direct:
             raise OSError(errno.EINVAL, "memory is not direct")
         found = ask_for_file(self._address, _name(path), makes=True)
         assert found is not None
         return found
 
+    @override
     def rename(self, source: Path, target: Path) -> None:
-        """See Disk."""
         ask_to_move(self._address, _name(source), _name(target))
 
+    @override
     def content(self, path: Path) -> bytes | None:
-        """See Disk."""
         descriptor = ask_for_file(self._address, _name(path), makes=False)
         if descriptor is None:
             return None
@@ -40,5 +41,5 @@ class HeldDisk(MemoryDisk):
 
 
 def _name(path: Path) -> str:
-    """A file's name for the launcher, which begins with the host's."""
+    """Return a file's name for the launcher, which begins with the host's."""
     return f"{os.uname().nodename}{path}"

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A chunk's image in memory: its arrays, and a header that says what it is and whether all of it is there."""
+"""Image of a chunk in memory: its arrays, and a header with its identity and its checksums."""
 
 import struct
 import zlib
@@ -18,41 +18,41 @@ _CRC = struct.Struct("<I")
 
 
 class Stamp(NamedTuple):
-    """What a header says that its chunk is."""
+    """Identity of a chunk in its header."""
 
     unit: int
     chunk: int
     version: int
-    """The training step that made it."""
+    """Training step that made it."""
 
 
 class Image:
     """Views of one chunk's bytes in a buffer; see [Note: a chunk's image] in layout.py."""
 
     def __init__(self, layout: ChunkImage, buffer: np.ndarray) -> None:
-        """`buffer`: (n,) uint8 that begins at a block; the whole image, or what a pull reads of it."""
+        """View `buffer`, (n,) uint8 that begins at a block: the whole image, or the part that a pull reads."""
         self.layout = layout
         self.bytes = buffer[: layout.nbytes]
 
     @property
     def pulled(self) -> np.ndarray:
-        """(n,) of the storage type of what workers pull."""
+        """Parameters that workers pull, (n,) of their storage type."""
         return self.bytes[: self.layout.pulled_bytes].view(self.layout.pulled.storage)
 
     @property
     def master(self) -> np.ndarray:
-        """(n,) float32: the parameters."""
+        """Parameters, (n,) float32."""
         if not self.layout.has_master:
             return self.pulled
         return self._behind_header(0)
 
     @property
     def states(self) -> list[np.ndarray]:
-        """Optimizer state, (n,) float32 each."""
+        """Optimizer states, (n,) float32 each."""
         return [self._behind_header(self.layout.has_master + place) for place in range(self.layout.num_states)]
 
     def refresh_pulled(self) -> None:
-        """What workers pull becomes the master copy, rounded to nearest."""
+        """Make the pulled parameters those of the master copy, rounded to nearest."""
         if self.layout.has_master:
             self.pulled[:] = narrowed(self.master, self.layout.pulled)
 
@@ -66,7 +66,7 @@ class Image:
         self._header()[len(head) : len(head) + _CRC.size] = np.frombuffer(_CRC.pack(zlib.crc32(head)), np.uint8)
 
     def check(self, stamp: Stamp, checksum: Checksum, where: str, *, pulled: bool, states: bool) -> None:
-        """StorageError unless these parts, and the header, are those of a chunk that was sealed so.
+        """Raise StorageError unless these parts and the header are those of a chunk sealed with the stamp.
 
         `where` is the place for people: the folder and the offset.
         """

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a PagedOptimizer wants done. The driver does it, and says so by `on_done` with the same instruction.
+"""Instructions of a PagedOptimizer; its driver carries each out, and answers by `on_done` with it.
 
 Buffers are numbered: each has room for a chunk's image, and behind it for a float32 sum of its gradients.
 """
@@ -10,29 +10,29 @@ from coarse.luwu.store.image import Stamp
 from coarse.luwu.store.operations import StepSettings
 
 MEMORY = -1
-"""In place of a buffer: where a unit's sums stay in memory from the push to the update."""
+"""Number in place of a buffer's: a unit's sums stay in memory from the push to the update."""
 
 
 class Place(NamedTuple):
-    """Which image of a chunk: in which slot, and what its header must say."""
+    """Place of a chunk's image: the slot, and the stamp that its header must have."""
 
     slot: int
     stamp: Stamp
 
 
 class ReadPulled(NamedTuple):
-    """Read what workers pull of a chunk into the window, for its chunk of this number."""
+    """Instruction to read a chunk's pulled parameters into the window, for its chunk of this number."""
 
     number: int
     unit: int
     chunk: int
     at: Place
     ticket: int
-    """Tells it from another read of the same number."""
+    """Number that tells it from another read of the same number."""
 
 
 class Offer(NamedTuple):
-    """A chunk of the window may go to the workers. Needs no answer."""
+    """Notice that a chunk of the window may go to the workers; it needs no answer."""
 
     number: int
     unit: int
@@ -40,7 +40,7 @@ class Offer(NamedTuple):
 
 
 class ReadImage(NamedTuple):
-    """Read what an update needs of a chunk into a buffer."""
+    """Instruction to read the parts of a chunk that an update needs into a buffer."""
 
     buffer: int
     unit: int
@@ -49,7 +49,7 @@ class ReadImage(NamedTuple):
 
 
 class ClearImage(NamedTuple):
-    """A chunk that was never written: its image in a buffer is zeros."""
+    """Instruction to fill a buffer's image with zeros, for a chunk that was never written."""
 
     buffer: int
     unit: int
@@ -57,7 +57,7 @@ class ClearImage(NamedTuple):
 
 
 class ReadSum(NamedTuple):
-    """Read a chunk's sum of gradients from the disk into a buffer."""
+    """Instruction to read a chunk's sum of gradients from the disk into a buffer."""
 
     buffer: int
     unit: int
@@ -65,23 +65,23 @@ class ReadSum(NamedTuple):
 
 
 class AddSum(NamedTuple):
-    """Add what workers pushed of a chunk, or put it there where it is the first, and say the sum's square if wanted.
+    """Instruction to add the workers' pushes of a chunk to its sum, or to store them if they are first.
 
-    Answer by `on_added`. What was pushed may be given back then.
+    It is answered by `on_added`, with the sum's square if wanted. The pushed values may be given back then.
     """
 
     push: int
-    """The number of the push, from 0."""
+    """Number of the push, from 0."""
     unit: int
     chunk: int
     buffer: int
-    """Or MEMORY."""
+    """Number of a buffer, or MEMORY."""
     is_first: bool
     wants_square: bool
 
 
 class WriteSum(NamedTuple):
-    """Write the sum in a buffer to the disk."""
+    """Instruction to write the sum in a buffer to the disk."""
 
     buffer: int
     unit: int
@@ -89,7 +89,7 @@ class WriteSum(NamedTuple):
 
 
 class SquareSum(NamedTuple):
-    """Say the square of a sum that lies in a buffer, or in MEMORY; answer by `on_squared`."""
+    """Instruction to compute the square of a sum in a buffer, or in MEMORY; answered by `on_squared`."""
 
     buffer: int
     unit: int
@@ -97,32 +97,32 @@ class SquareSum(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Step a chunk's image in a buffer by the sum of its gradients, which lies there or in MEMORY."""
+    """Instruction to step a chunk's image in a buffer by the sum of its gradients, there or in MEMORY."""
 
     buffer: int
     unit: int
     chunk: int
     has_sum: bool
-    """Whether the sum lies in the buffer."""
+    """True if the sum lies in the buffer."""
     steps: tuple[int, ...]
-    """By tensor, which of its steps this is; 0: it has no gradient and stays as it is."""
+    """Number of the step that each tensor makes; 0: it has no gradient and stays as it is."""
     way: StepSettings
 
 
 class Assign(NamedTuple):
-    """Replace one array of a chunk's image in a buffer by the values that lie there in place of a sum."""
+    """Instruction to replace an array of a buffer's image by the values that lie there in place of a sum."""
 
     buffer: int
     unit: int
     chunk: int
     array: int
-    """0: the parameters; 1: the first state; and so on."""
+    """Number of the array: 0 for the parameters, 1 for the first state, and so on."""
     tensors: tuple[int, ...]
-    """Of which tensors."""
+    """Tensors whose values are replaced."""
 
 
 class WriteImage(NamedTuple):
-    """Seal a chunk's image in a buffer, and write it."""
+    """Instruction to seal a chunk's image in a buffer, and to write it."""
 
     buffer: int
     unit: int
@@ -131,43 +131,46 @@ class WriteImage(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """What workers pushed of a chunk is not needed any more. Needs no answer."""
+    """Notice that a chunk's pushed values are not needed any more; it needs no answer."""
 
     push: int
     chunk: int
 
 
 class DropSums(NamedTuple):
-    """No sum of gradients counts any more. Needs no answer."""
+    """Notice that no sum of gradients counts any more; it needs no answer."""
 
 
 class Look(NamedTuple):
-    """Read one array of a chunk for one worker; answers the request `token`."""
+    """Instruction to read one array of a chunk for one worker, in answer to the request `token`."""
 
     token: int
     unit: int
     chunk: int
     array: int
     at: Place | None
-    """None: it was never written, and is zeros."""
+    """Place of the chunk's image; None: it was never written, and is zeros."""
     steps: tuple[int, ...]
-    """By tensor of the unit, how many steps it has had."""
+    """Number of steps that each tensor of the unit has had."""
 
 
 class Sync(NamedTuple):
-    """Have all that was written on the disks."""
+    """Instruction to have all that was written on the disks."""
 
     step: int
 
 
 class Prepared(NamedTuple):
-    """A step's chunks are on this node's disks: all nodes together may commit it. Needs no answer."""
+    """Notice that a step's chunks are on this node's disks; it needs no answer.
+
+    All nodes together may commit the step.
+    """
 
     step: int
 
 
 class TellNorm(NamedTuple):
-    """The sum of squares of all sums of this node, which workers asked for. Needs no answer."""
+    """Notice with the sum of squares of this node's sums, which workers asked for; it needs no answer."""
 
     square: float
 

@@ -15,19 +15,19 @@ import numpy as np
 
 TORCH_BOUND: Final = 2e-6
 _REFUSED: Final = ("amsgrad", "maximize", "differentiable", "capturable")
-"""Settings of torch.optim that change what a step does, and that no kernel has; off is fine."""
+"""Settings of torch.optim that change a step's result, and that no kernel has; off is fine."""
 _IGNORED: Final = frozenset({"foreach", "fused", "initial_lr", "params", "swap_lr", "max_lr", "min_lr"})
-"""Settings that only say how a step is computed, or are a scheduler's."""
+"""Settings that only say in which way a step is computed, or are a scheduler's."""
 _BLOCK: Final = 16_384
 """Elements that are worked on at once: with their scratch they stay in a core's cache."""
 
 
 class Kernel(Protocol):
-    """A step with its settings."""
+    """Optimizer step with its settings."""
 
     @property
     def num_states(self) -> int:
-        """Arrays of state, float32 and of the parameters' length, zeros at first."""
+        """Number of arrays of state, float32 and of the parameters' length, zeros at first."""
         ...
 
     def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
@@ -44,7 +44,7 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam (Kingma and Ba), or AdamW (Loshchilov and Hutter) where the decay is decoupled; as torch.optim has them."""
+    """Adam (Kingma and Ba), or AdamW (Loshchilov and Hutter) if the decay is decoupled, as in torch.optim."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -54,7 +54,7 @@ class Adam:
     is_decoupled: bool = False
 
     num_states: ClassVar[int] = 2
-    """The averages of gradients, and of their squares."""
+    """Number of states: the averages of gradients, and of their squares."""
 
     def __post_init__(self) -> None:
         _require_at_least_zero(self, "lr", "eps", "weight_decay")
@@ -63,7 +63,7 @@ class Adam:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
 
     def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
-        """See Kernel."""
+        """Update a chunk by a step of Adam or AdamW."""
         means, squares = states
         kept = np.float32(1.0 - self.lr * self.weight_decay)
         new_mean, beta2, new_square = np.float32(1.0 - self.beta1), np.float32(self.beta2), np.float32(1.0 - self.beta2)
@@ -109,11 +109,11 @@ class Sgd:
 
     @property
     def num_states(self) -> int:
-        """The momentum's one, if there is any."""
+        """Number of states: 1 for a momentum, else 0."""
         return 1 if self.momentum else 0
 
     def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
-        """See Kernel."""
+        """Update a chunk by a step of SGD."""
         step_size, decay = np.float32(-self.lr), np.float32(self.weight_decay)
         momentum, new = np.float32(self.momentum), np.float32(1.0 - self.dampening)
         for block, gradient, (scratch, more) in _blocks(parameters, gradients, 2):
@@ -139,7 +139,7 @@ class Sgd:
 
 
 def kernel_of(optimizer: str, settings: Mapping[str, Any]) -> Kernel:
-    """The kernel of one of torch.optim's optimizers with the settings of a parameter group.
+    """Return the kernel of one of torch.optim's optimizers with the settings of a parameter group.
 
     Raises:
         ValueError: an optimizer or a setting that there is no kernel for, or one out of range.
@@ -165,7 +165,7 @@ def kernel_of(optimizer: str, settings: Mapping[str, Any]) -> Kernel:
 def _blocks(
     parameters: np.ndarray, gradients: np.ndarray, num_scratch: int
 ) -> Iterator[tuple[slice, np.ndarray, list[np.ndarray]]]:
-    """The blocks of a chunk: where each lies, its gradients, and arrays of its length to work in."""
+    """Yield each block of a chunk: its slice, its gradients, and arrays of its length to work in."""
     scratch = np.empty((num_scratch, min(_BLOCK, len(parameters))), np.float32)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         for begin in range(0, len(parameters), _BLOCK):

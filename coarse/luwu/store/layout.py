@@ -1,15 +1,15 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which bytes a paged model has, and where on an optimizer node's disks each lies (LuWu 3.3).
+"""Bytes of a paged model, and their places on an optimizer node's disks (LuWu 3.3).
 
 A unit's tensors lie end to end in one flat array, each from a multiple of 64 elements on, and the array is cut into
 chunks, which are read, updated and written one by one: a unit is never whole in memory.
 
-[Note: a chunk's image] On disk a chunk is what workers pull of it, then a header of one block, then the rest:
+[Note: a chunk's image] On disk a chunk is its pulled parameters, then a header of one block, then the rest:
 
-    | pulled: the parameters in the type in which workers compute | header | master copy | state 0 | state 1 ...
+    pulled: the parameters in the type in which workers compute | header | master copy | state 0 | state 1 ...
 
 each rounded up to whole blocks. A pull reads the first two, an update the last two, and both write all in one piece.
-Where workers compute in float32, what they pull is the master copy.
+Where workers compute in float32, they pull the master copy.
 
 [Note: two slots] Each chunk has two places. The committed version lies in one and is never written to; updates write
 into the other, from the committed version at first, and then in place until a commit makes it the committed one.
@@ -29,9 +29,9 @@ from coarse.protocol.dtypes import DType
 from coarse.protocol.units import KIB
 
 BLOCK_BYTES = 4096
-"""Of direct reads and writes, in place, length and memory."""
+"""Block size of direct reads and writes, in place, length and memory."""
 ALIGN_ELEMENTS = 64
-"""A tensor's first element in its unit's flat array is a multiple of this, and so is a chunk's."""
+"""Alignment of a tensor's first element in its unit's flat array, and of a chunk's."""
 CHUNK_ELEMENTS = 512 * KIB
 NUM_SLOTS = 2
 _FLOAT_BYTES = 4
@@ -39,7 +39,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class PagedTensor:
-    """One parameter."""
+    """Parameter tensor of a model."""
 
     name: str
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class PagedTensor:
 
     @property
     def num_elements(self) -> int:
-        """1 for a scalar."""
+        """Number of elements; 1 for a scalar."""
         return prod(self.shape)
 
 
@@ -60,17 +60,17 @@ class PagedUnit:
 
     @cached_property
     def begins(self) -> tuple[int, ...]:
-        """By tensor, its first element in the flat array."""
+        """Index of each tensor's first element in the flat array."""
         return (0, *accumulate(_aligned(one.num_elements) for one in self.tensors))[:-1]
 
     @cached_property
     def num_elements(self) -> int:
-        """Of the flat array."""
+        """Number of elements of the flat array."""
         return sum(_aligned(one.num_elements) for one in self.tensors)
 
     @cached_property
     def is_trainable(self) -> bool:
-        """Whether any of it is: else it is never written again."""
+        """True if any tensor is trainable; else the unit is never written again."""
         return any(one.is_trainable for one in self.tensors)
 
 
@@ -85,15 +85,15 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PagedModel:
-    """All units, and what all ranks agree on about how they are kept."""
+    """All units, and the agreement of all ranks on their storage."""
 
     units: tuple[PagedUnit, ...]
     pulled: DType = DType.FLOAT32
-    """The type in which workers compute; of an all-reduce, that of what is combined."""
+    """Type in which workers compute; for an all-reduce, the type of the combined values."""
     num_states: int = 2
-    """Arrays of optimizer state beside the parameters, float32."""
+    """Number of arrays of optimizer state beside the parameters, float32."""
     num_devices: int = 1
-    """Optimizer nodes, among which units are divided."""
+    """Number of optimizer nodes, among which units are divided."""
     chunk_elements: int = CHUNK_ELEMENTS
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class PagedModel:
 
     @cached_property
     def device_of(self) -> tuple[int, ...]:
-        """By unit, the optimizer node that keeps it: of those with the fewest bytes so far the first."""
+        """Optimizer node that keeps each unit: the first of those with the fewest bytes so far."""
         filled = [0] * self.num_devices
         found = []
         for unit in range(len(self.units)):
@@ -121,29 +121,29 @@ class PagedModel:
         return tuple(found)
 
     def units_of(self, device: int) -> tuple[int, ...]:
-        """The units that an optimizer node keeps."""
+        """Return the units that an optimizer node keeps."""
         return tuple(unit for unit, keeper in enumerate(self.device_of) if keeper == device)
 
     def num_chunks(self, unit: int) -> int:
-        """Of a unit."""
+        """Return the number of a unit's chunks."""
         return -(-self.units[unit].num_elements // self.chunk_elements)
 
     def elements(self, unit: int, chunk: int) -> tuple[int, int]:
-        """The first element of a chunk in its unit's flat array, and the one behind its last."""
+        """Return the first element of a chunk in its unit's flat array, and the one behind its last."""
         begin = chunk * self.chunk_elements
         return begin, min(begin + self.chunk_elements, self.units[unit].num_elements)
 
     def chunks(self, unit: int) -> list[tuple[int, int]]:
-        """`elements` of all chunks of a unit."""
+        """Return `elements` of all chunks of a unit."""
         return [self.elements(unit, chunk) for chunk in range(self.num_chunks(unit))]
 
     def image(self, unit: int, chunk: int) -> "ChunkImage":
-        """How a chunk's bytes lie on disk."""
+        """Return the layout of a chunk's bytes on disk."""
         begin, end = self.elements(unit, chunk)
         return _image(end - begin, self.pulled, self.num_states if self.units[unit].is_trainable else 0)
 
     def pieces(self, unit: int, chunk: int) -> Iterator[Piece]:
-        """What of which tensors lies in a chunk."""
+        """Yield the piece of each tensor that lies in a chunk."""
         begin, end = self.elements(unit, chunk)
         of = self.units[unit]
         for place, (tensor, start) in enumerate(zip(of.tensors, of.begins, strict=True)):
@@ -153,11 +153,11 @@ class PagedModel:
 
     @property
     def num_parameters(self) -> int:
-        """Elements of all tensors, without what aligns them."""
+        """Number of elements of all tensors, without those that align them."""
         return sum(tensor.num_elements for unit in self.units for tensor in unit.tensors)
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads back."""
+        """Return the model as JSON values, which `from_json` reads back."""
         return {
             "units": [
                 [unit.name, [[one.name, list(one.shape), one.is_trainable] for one in unit.tensors]]
@@ -171,7 +171,7 @@ class PagedModel:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "PagedModel":
-        """The model that `to_json` described."""
+        """Return the model that `to_json` described."""
         units = tuple(
             PagedUnit(name, tuple(PagedTensor(tensor, tuple(shape), trains) for tensor, shape, trains in tensors))
             for name, tensors in document["units"]
@@ -186,13 +186,13 @@ class PagedModel:
 
     @cached_property
     def digest(self) -> str:
-        """Of all of this: equal where a folder of one can be read by the other."""
+        """Digest of all of this, equal where a folder of one model can be read by the other."""
         return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class ChunkImage:
-    """The parts of a chunk's bytes on disk, and in a buffer. See [Note: a chunk's image]."""
+    """Parts of a chunk's bytes on disk, and in a buffer; see [Note: a chunk's image]."""
 
     num_elements: int
     pulled: DType
@@ -200,55 +200,55 @@ class ChunkImage:
 
     @cached_property
     def pulled_bytes(self) -> int:
-        """What workers pull, without what fills the last block."""
+        """Bytes that workers pull, without those that fill the last block."""
         return self.num_elements * self.pulled.itemsize
 
     @cached_property
     def header(self) -> int:
-        """Where the header begins: behind what is pulled."""
+        """Offset of the header, behind the pulled part."""
         return _blocks(self.pulled_bytes)
 
     @cached_property
     def pull_nbytes(self) -> int:
-        """What a pull reads, from the beginning."""
+        """Bytes that a pull reads, from the beginning."""
         return self.header + BLOCK_BYTES
 
     @property
     def has_master(self) -> bool:
-        """Whether the master copy is another than what is pulled."""
+        """True if the master copy is separate from the pulled part."""
         return self.pulled is not DType.FLOAT32
 
     @cached_property
     def state_bytes(self) -> int:
-        """Behind the header: the master copy where it is another, and the states."""
+        """Bytes behind the header: the master copy where it is separate, and the states."""
         return (self.num_states + self.has_master) * self.num_elements * _FLOAT_BYTES
 
     @cached_property
     def nbytes(self) -> int:
-        """Of the whole image, which is a number of blocks."""
+        """Bytes of the whole image, which is a number of blocks."""
         return self.pull_nbytes + _blocks(self.state_bytes)
 
     @property
     def update_begin(self) -> int:
-        """Where what an update reads begins: it goes on to the end."""
+        """Offset of the first byte that an update reads; it reads on to the end."""
         return self.header if self.has_master else 0
 
 
 @lru_cache(maxsize=1 << 12)
 def _image(num_elements: int, pulled: DType, num_states: int) -> ChunkImage:
-    """One image for all chunks of a length, so that its sizes are computed once."""
+    """Return one image for all chunks of a length, so that its sizes are computed once."""
     return ChunkImage(num_elements, pulled, num_states)
 
 
 class Place(NamedTuple):
-    """Where a chunk's image lies: in a folder, at an offset of its file."""
+    """Place of a chunk's image: in a folder, at an offset of its file."""
 
     folder: int
     offset: int
 
 
 class DiskLayout:
-    """The files of one optimizer node: chunks go round its folders, both slots of each."""
+    """Files of one optimizer node: chunks go round its folders, both slots of each."""
 
     def __init__(self, model: PagedModel, device: int, num_folders: int) -> None:
         if num_folders < 1:
@@ -260,9 +260,9 @@ class DiskLayout:
         """(Unit, chunk) -> (folder, offset of its first slot)."""
         self._sums: dict[tuple[int, int], Place] = {}
         self.file_bytes = [0] * num_folders
-        """By folder, of the file with all slots."""
+        """Bytes of each folder's file with all slots."""
         self.sum_file_bytes = [0] * num_folders
-        """By folder, of a file that has room for a float32 sum of gradients of each trainable chunk."""
+        """Bytes of each folder's file that has room for a float32 sum of gradients of each trainable chunk."""
         number = 0
         for unit in model.units_of(device):
             for chunk in range(model.num_chunks(unit)):
@@ -276,26 +276,26 @@ class DiskLayout:
                     self.sum_file_bytes[folder] += _blocks(image.num_elements * _FLOAT_BYTES)
 
     def place(self, unit: int, chunk: int, slot: int) -> Place:
-        """Of a chunk's image."""
+        """Return the place of a chunk's image."""
         folder, offset = self._places[unit, chunk]
         return Place(folder, offset + slot * self.model.image(unit, chunk).nbytes)
 
     def sum_place(self, unit: int, chunk: int) -> Place:
-        """Of a trainable chunk's sum of gradients, in the file of these."""
+        """Return the place of a trainable chunk's sum of gradients, in the file of sums."""
         return self._sums[unit, chunk]
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """All (unit, chunk)s, in order."""
+        """Return all (unit, chunk)s, in order."""
         return iter(self._places)
 
 
 def sum_nbytes(num_elements: int) -> int:
-    """Bytes that a chunk's float32 sum of gradients takes on disk."""
+    """Return the bytes that a chunk's float32 sum of gradients takes on disk."""
     return _blocks(num_elements * _FLOAT_BYTES)
 
 
 class StepBytes(NamedTuple):
-    """What a training step reads from and writes to disks."""
+    """Bytes that a training step reads from and writes to disks."""
 
     read: int
     written: int
@@ -304,10 +304,10 @@ class StepBytes(NamedTuple):
 def step_bytes(
     model: PagedModel, device: int, *, num_passes: int = 1, num_pulls: int = 2, sums_on_disk: Sequence[int] = ()
 ) -> StepBytes:
-    """What one optimizer node's disks do in a step in which every unit is used once in each pass.
+    """Return one optimizer node's disk bytes in a step that uses every unit once in each pass.
 
-    `num_pulls`: of each unit in a pass, forward's and backward's. `sums_on_disk`: units whose sums of gradients lie
-    there from the push to the update.
+    `num_pulls`: pulls of each unit in a pass, forward's and backward's. `sums_on_disk`: units whose sums of gradients
+    lie there from the push to the update.
     """
     read = written = 0
     for unit in model.units_of(device):

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What workers ask of an optimizer node, all of them the same and in the same order, each in its own time."""
+"""Operations that workers ask of an optimizer node, all the same in one order, each in its own time."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from coarse.errors import MismatchError
 
 GRADIENTS = -1
-"""In place of an array: what is pushed are gradients."""
+"""Number in place of an array's: gradients are pushed."""
 
 
 class StepSettings(NamedTuple):
-    """By what a chunk is updated."""
+    """Settings by which a chunk is updated."""
 
     settings: str
     coefficient: float
@@ -21,7 +21,7 @@ class StepSettings(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """The parameters of a unit."""
+    """Operation that pulls the parameters of a unit."""
 
     unit: int
 
@@ -30,12 +30,12 @@ class Pull(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Gradients of a unit, or values of one of its arrays (0: the parameters, 1: the first state, ...)."""
+    """Operation that pushes a unit's gradients, or values of an array (0: parameters, 1: first state, ..)."""
 
     unit: int
     array: int
     is_last: bool
-    """Whether these are the unit's last gradients in this backward pass."""
+    """True if these are the unit's last gradients in this backward pass."""
 
     def __str__(self) -> str:
         what = "gradients" if self.array == GRADIENTS else f"array {self.array}"
@@ -43,7 +43,7 @@ class Push(NamedTuple):
 
 
 class Freeze(NamedTuple):
-    """The settings by which updates are made in backward, before the step."""
+    """Operation that sets the settings by which updates are made in backward, before the step."""
 
     settings: str
     divisor: int
@@ -53,26 +53,26 @@ class Freeze(NamedTuple):
 
 
 class EndPass(NamedTuple):
-    """A backward pass has ended."""
+    """Operation that ends a backward pass."""
 
     def __str__(self) -> str:
         return "ends a backward pass"
 
 
 class Step(NamedTuple):
-    """A training step by what was pushed since the last one."""
+    """Operation that makes a training step by the pushes since the last one."""
 
     step: int
     settings: str
-    """The optimizer's settings, as JSON."""
+    """Optimizer settings, as JSON."""
     coefficient: float
-    """By which gradients are multiplied, so that their norm is not too large; 1: they are taken as they are."""
+    """Factor of gradients that keeps their norm from being too large; 1: they are taken as they are."""
     divisor: int
-    """By which sums of gradients are divided first."""
+    """Divisor that sums of gradients are divided by first."""
 
     @property
     def way(self) -> "StepSettings":
-        """What an update has to know of it."""
+        """Settings that an update needs."""
         return StepSettings(self.settings, self.coefficient, self.divisor)
 
     def __str__(self) -> str:
@@ -80,21 +80,21 @@ class Step(NamedTuple):
 
 
 class Discard(NamedTuple):
-    """What was pushed since the last step does not count."""
+    """Operation that discards the pushes since the last step."""
 
     def __str__(self) -> str:
         return "discards its gradients"
 
 
 class AskNorm(NamedTuple):
-    """The sum of squares of the sums of gradients."""
+    """Operation that asks for the sum of squares of the sums of gradients."""
 
     def __str__(self) -> str:
         return "asks for the gradients' norm"
 
 
 class CommitNow(NamedTuple):
-    """Have the last step committed, however many steps a commit is made after."""
+    """Operation that has the last step committed, for any `commit_every`."""
 
     step: int
 
@@ -103,7 +103,7 @@ class CommitNow(NamedTuple):
 
 
 class SetSteps(NamedTuple):
-    """Have a unit's tensors counted as having had so many steps."""
+    """Operation that sets the number of steps that a unit's tensors count as having had."""
 
     unit: int
     steps: tuple[int, ...]
@@ -117,12 +117,12 @@ Operation = Pull | Push | Freeze | EndPass | Step | Discard | AskNorm | CommitNo
 
 
 def wire_of(operation: Operation) -> tuple[Any, ...]:
-    """An operation as plain values."""
+    """Return an operation as plain values."""
     return (_KINDS.index(type(operation)), *operation)
 
 
 def from_wire(values: Sequence[Any]) -> Operation:
-    """The operation that `wire_of` made values of."""
+    """Return the operation that `wire_of` made values of."""
     kind, *fields = values
     operation: Operation = _KINDS[kind](*fields)
     return operation
@@ -130,32 +130,32 @@ def from_wire(values: Sequence[Any]) -> Operation:
 
 @dataclass
 class Asked:
-    """An operation that some worker has asked for."""
+    """Operation that some worker has asked for."""
 
     number: int
     operation: Operation
     first: int
-    """The worker that was the first."""
+    """Worker that was the first to ask."""
     workers: set[int] = field(default_factory=set)
     present: int = 0
-    """Of a push: a bit for each tensor that some worker has a gradient of."""
+    """Bit for each tensor that some worker has a gradient of, in a push."""
     is_complete: bool = False
-    """Whether all workers have asked for it."""
+    """True if all workers have asked for it."""
 
 
 class OperationLog:
-    """Matches the workers' operations by their order."""
+    """Log that matches the workers' operations by their order."""
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
         self._next = [0] * num_workers
         self._asked: deque[Asked] = deque()
-        """Those that not all workers have asked for."""
+        """Operations that not all workers have asked for."""
         self._first = 0
-        """The number of the first of these."""
+        """Number of the first of these."""
 
     def on_asked(self, worker: int, operation: Operation, present: int = 0) -> tuple[Asked, bool]:
-        """A worker asks for its next operation: what it is, and whether it is the first to.
+        """Note a worker's next operation; return it, and whether the worker is the first to ask for it.
 
         Raises:
             MismatchError: another worker asked for another one at this place.
@@ -181,7 +181,7 @@ class OperationLog:
         return asked, is_first
 
     def missing(self) -> tuple[Operation, tuple[int, ...]] | None:
-        """The oldest operation that not all have asked for, and who has not."""
+        """Return the oldest operation that not all have asked for, and the workers that have not."""
         if not self._asked:
             return None
         asked = self._asked[0]

@@ -1,15 +1,17 @@
 # Pure: no MPI, threads, clock or environment.
-"""An optimizer node: what it reads, adds, updates, writes and commits, and when (LuWu 3.3).
+"""Optimizer node: the time and order of its reads, sums, updates, writes and commits (LuWu 3.3).
 
 Operations come in the workers' order and are begun in it. Pulls go through a window, pushes are added to sums or go
-straight into an update, and changes of units run behind both. [Note: when a change may begin] While a step is being
-committed no change of a later one is made: it would be written into the slot that the record is about to name. A unit's
-sums are in use until its step is written, and its next gradients wait for that.
+straight into an update, and changes of units run behind both.
+
+[Note: when a change may begin] While a step is being committed no change of a later one is made: it would be written
+into the slot that the record is about to name. A unit's sums are in use until its step is written, and its next
+gradients wait for that.
 
 [Note: a disk that is behind] In backward a push goes straight into its unit's update, if that can begin by now. Else,
 where the unit's sums have a place in memory, it is added there, workers' memory is free at once, and the update is made
-later: so the disk has work in the next forward, too. Of updates that wait in backward the newest is made first, so that
-those which are left at the step are spread over all of forward, into whose order they are put then.
+later: so the disk has work in the next forward, too. Among updates that wait in backward the newest is made first, so
+that those which are left at the step are spread over all of forward, into whose order they are put then.
 """
 
 from collections import deque
@@ -59,23 +61,26 @@ from coarse.luwu.store.sums import GradientSums
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """When updates are made and committed."""
+    """Rules on the time of updates and commits."""
 
     in_backward: bool = False
-    """Whether a unit is updated as soon as its gradients are there (the paper's way), and not at the step."""
+    """True if a unit is updated as soon as its gradients are there (the paper's way), and not at the step."""
     num_passes: int = 1
-    """Backward passes of a step, where updates are made in backward."""
+    """Number of backward passes of a step, where updates are made in backward."""
     is_speculative: bool = False
-    """Whether sums are kept until the step, which may have its updates made anew."""
+    """True if sums are kept until the step, which may have its updates made anew."""
     commit_every: int = 1
-    """Steps."""
+    """Number of steps between commits."""
     wants_squares: bool = False
-    """Whether the gradients' norm is asked for from the first step on."""
+    """True if the gradients' norm is asked for from the first step on."""
 
 
 class PagedOptimizer:
-    """The machine of one optimizer node and one model. `on_asked` begins operations, `on_done` goes on after an
-    instruction was carried out; those that need an answer may end in any order."""
+    """Machine of one optimizer node and one model.
+
+    `on_asked` begins operations, `on_done` goes on after an instruction was carried out. Instructions that need an
+    answer may end in any order.
+    """
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class PagedOptimizer:
         in_memory: Iterable[int] = (),
         resumed: Commit | None = None,
     ) -> None:
-        """`in_memory`: units whose sums stay in memory; `resumed`: the record that the node goes on from."""
+        """Start with `resumed`, the record to resume from; `in_memory` has units whose sums stay in memory."""
         self._model = model
         self._rules = rules
         self._in_memory = frozenset(in_memory)
@@ -103,23 +108,23 @@ class PagedOptimizer:
         self._cancelled: list[Change] = []
         """Changes that are not to be made and still run."""
         self._operations: deque[Asked] = deque()
-        """Those that were not begun."""
+        """Operations that were not begun."""
         self._num_begun = 0
         self._sums = GradientSums(
             self._units, self._changes, self._in_memory, self._on_summed, wants_squares=rules.wants_squares
         )
         self._pass = 0
         self._frozen: StepSettings | None = None
-        """By what updates are made before the step."""
+        """Settings by which updates are made before the step."""
         self._whole: list[int] = []
         """Units whose gradients are all there, to be updated before the step."""
         self._due: int | None = None
-        """The step that is to be committed next."""
+        """Step that is to be committed next."""
         self._is_syncing = False
         self._unwritten = UnitState(None, None)
-        """The unit that a commit was last seen to wait for."""
+        """Unit that a commit was last seen to wait for."""
         self._looks: list[tuple[int, Look]] = []
-        """Operations that come before, and what is to be looked at."""
+        """(Number of operations that come before, what to look at)."""
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
             ReadPulled: self.window.on_read,
             ReadImage: self._changes.on_there,
@@ -135,41 +140,41 @@ class PagedOptimizer:
     # --- what workers ask for
 
     def on_asked(self, asked: Asked, *, is_first: bool) -> list[Instruction]:
-        """A worker has asked for an operation, which may be begun by now."""
+        """Take a worker's request for an operation, which may be begun by now."""
         if is_first:
             self._operations.append(asked)
         return self._go_on()
 
     def on_full(self, push: int, chunk: int) -> list[Instruction]:
-        """All workers' values of a chunk of a push are there; chunks come in order, push after push."""
+        """Take a chunk of a push that is there from all workers; chunks come in order, push after push."""
         self._sums.on_full(push, chunk)
         return self._go_on()
 
     def on_look(self, token: int, unit: int, chunk: int, array: int, num_before: int) -> list[Instruction]:
-        """One worker wants to see an array of a chunk, as it is after so many operations."""
+        """Take one worker's request to look at an array of a chunk, as it is after so many operations."""
         self._looks.append((num_before, Look(token, unit, chunk, array, None, ())))
         return self._go_on()
 
     # --- what the driver has done
 
     def on_done(self, done: Instruction) -> list[Instruction]:
-        """An instruction was carried out."""
+        """Go on after an instruction was carried out."""
         return [*self._handlers[type(done)](done), *self._go_on()]
 
     def on_added(self, done: AddSum, square: float) -> list[Instruction]:
-        """Values were added; the square of the sum, where it was wanted."""
+        """Go on after values were added; `square` is that of the sum, where it was wanted."""
         return [*self._sums.on_added(done, square), *self._go_on()]
 
     def on_squared(self, done: SquareSum, square: float) -> list[Instruction]:
-        """The square of a sum."""
+        """Take the square of a sum."""
         return [*self._sums.on_squared(done, square), *self._go_on()]
 
     def on_freed(self, end: int) -> list[Instruction]:
-        """All workers have the window's chunks below a number."""
+        """Free the window's chunks below a number, which all workers have."""
         return self.window.on_freed(end)
 
     def on_committed(self) -> list[Instruction]:
-        """The record of the step that was prepared is on the disk."""
+        """Go on after the record of the step that was prepared is on the disk."""
         for known in self._units.values():
             known.committed = known.now
         self._due = None
@@ -177,12 +182,12 @@ class PagedOptimizer:
         return self._go_on()
 
     def versions(self) -> dict[int, UnitVersion]:
-        """By unit, what a record of the step that is prepared has to name."""
+        """Return the versions by unit that a record of the prepared step has to name."""
         return {unit: known.now for unit, known in self._units.items() if known.now is not None}
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything that was asked for is done, and committed where it is to be."""
+        """True if everything that was asked for is done, and committed where it is to be."""
         return not self._operations and not self._sums.pushes and self._changes.is_idle and self._due is None
 
     # --- operations, in order
@@ -208,7 +213,7 @@ class PagedOptimizer:
                 return done
 
     def _may_start(self, asked: Asked) -> bool:
-        """Whether the oldest operation may be begun; see [Note: when a change may begin]."""
+        """Return whether the oldest operation may be begun; see [Note: when a change may begin]."""
         operation = asked.operation
         if self._sums.is_squaring:
             return False
@@ -264,7 +269,7 @@ class PagedOptimizer:
 
     @property
     def _updates_now(self) -> bool:
-        """Whether a unit whose gradients are all there is updated before the step."""
+        """True if a unit whose gradients are all there is updated before the step."""
         return self._rules.in_backward and self._pass == self._rules.num_passes - 1
 
     def _start_step(self, step: Step) -> list[Instruction]:
@@ -299,7 +304,7 @@ class PagedOptimizer:
     # --- changes of units
 
     def _assign(self, push: Push, number: int, present: int) -> list[Instruction]:
-        """Replace an array of a unit by what is pushed."""
+        """Replace an array of a unit by a push."""
         self.window.drop_foreseen()
         known = self._units[push.unit]
         now = known.now or UnitVersion(0, self.step, (0,) * len(self._model.units[push.unit].tensors))
@@ -331,7 +336,7 @@ class PagedOptimizer:
         return done
 
     def _keep_sums(self) -> None:
-        """See [Note: a disk that is behind]."""
+        """Add waiting pushes to sums in memory; see [Note: a disk that is behind]."""
         for pushed in self._sums.pushes.values():
             if pushed.is_direct and not pushed.has_change and pushed.operation.unit in self._in_memory:
                 pushed.is_direct = False
@@ -339,7 +344,7 @@ class PagedOptimizer:
     def _begin_step_of(
         self, unit: int, known: UnitState, step: int, way: StepSettings, *, push: int | None = None
     ) -> list[Instruction]:
-        """Begin a unit's update by its sums, or by what is pushed of it."""
+        """Begin a unit's update by its sums, or by a push of it."""
         assert known.now is not None
         sums = FROM_MEMORY if unit in self._in_memory else FROM_DISK
         has_gradient = [known.present >> tensor & 1 for tensor in range(len(known.now.steps))]
@@ -356,14 +361,14 @@ class PagedOptimizer:
         return self._changes.add(change, is_urgent=change.sums == FROM_MEMORY and self._updates_now)
 
     def _may_begin(self, change: Change) -> bool:
-        """Whether nothing is under way that a change would meet."""
+        """Return whether a change would meet nothing that is under way."""
         self._cancelled = [one for one in self._cancelled if one.num_running]
         if any(one.unit == change.unit for one in self._cancelled):
             return False
         return change.sums != FROM_DISK or not self._sums.is_busy(change.unit)
 
     def _adopt(self, known: UnitState) -> None:
-        """From now on a change counts, though not all of it is written."""
+        """Make a change count from now on, though not all of it is written."""
         assert known.change is not None
         known.change.is_adopted = True
         known.now = known.change.target
@@ -386,7 +391,7 @@ class PagedOptimizer:
         return follows
 
     def _place(self, unit: int, chunk: int) -> Place | None:
-        """Where the version of a chunk lies that counts; None while it is not written."""
+        """Return the place of the version of a chunk that counts; None while it is not written."""
         known = self._units[unit]
         change = known.change
         if known.now is None or (change is not None and change.is_adopted and chunk in change.pending):
@@ -413,7 +418,7 @@ class PagedOptimizer:
         return done
 
     def _sync(self, step: int) -> list[Instruction]:
-        """Once all changes that count are written, have them on the disks."""
+        """Have all changes that count on the disks, once they are written."""
         if _is_under_way(self._unwritten):
             return []
         for known in self._units.values():
@@ -425,17 +430,17 @@ class PagedOptimizer:
 
 
 def _is_under_way(known: UnitState) -> bool:
-    """Whether a change of a unit counts and is not all written."""
+    """Return whether a change of a unit counts and is not all written."""
     return known.change is not None and known.change.is_adopted
 
 
 def _other_slot(known: UnitState) -> int:
-    """The slot that nothing committed lies in; see [Note: two slots] in layout.py."""
+    """Return the slot in which nothing committed lies; see [Note: two slots] in layout.py."""
     if known.committed is not None:
         return (known.committed.slot + 1) % NUM_SLOTS
     return 0 if known.now is None else known.now.slot
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
+    """Return the numbers of the bits that are set."""
     return (number for number in range(mask.bit_length()) if mask >> number & 1)

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which units are pulled next, and which chunks are read for that: ahead, where pulls can be foreseen."""
+"""Order of pulls, and reads of their chunks: ahead, where pulls can be foreseen."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from coarse.luwu.store.instructions import Instruction, Offer, Place, ReadPulled
 
 
 class PullOrder:
-    """Foresees pulls: what followed the same pull in the step before."""
+    """Forecast of pulls: the next one is the one that followed the same pull in the step before."""
 
     def __init__(self) -> None:
         self._known: list[int] = []
-        """The units of the last step that had any, in order."""
+        """Units of the last step that had any, in order."""
         self._seen: list[int] = []
-        """Those of this step."""
+        """Units of this step."""
         self._at: int | None = 0
-        """The place in `_known` of the pull that is expected; None where nothing is."""
+        """Place in `_known` of the pull that is expected; None where none is."""
 
     def on_pull(self, unit: int) -> None:
-        """A unit is pulled."""
+        """Note that a unit is pulled."""
         self._seen.append(unit)
         at, known = self._at, self._known
         if at is None or at >= len(known) or known[at] != unit:
@@ -28,19 +28,22 @@ class PullOrder:
         self._at = None if at is None else at + 1
 
     def on_step(self) -> None:
-        """A step has ended: what comes next begins the next one."""
+        """Note that a step has ended; the next pull begins the next one."""
         if self._seen:
             self._known, self._seen = self._seen, []
         self._at = 0
 
     def expected(self, ahead: int = 0) -> int | None:
-        """The unit of the pull after `ahead` others; None where it cannot be foreseen, or comes after this step."""
+        """Return the unit of the pull after `ahead` others.
+
+        None: it cannot be foreseen, or comes after this step.
+        """
         if self._at is None or self._at + ahead >= len(self._known):
             return None
         return self._known[self._at + ahead]
 
     def in_order(self, units: list[int]) -> list[int]:
-        """These units, those first that a step pulls first."""
+        """Return these units in order, first those that a step pulls first."""
         rank = {unit: place for place, unit in reversed(list(enumerate(self._known)))}
         return sorted(units, key=lambda unit: (rank.get(unit, len(self._known)), unit))
 
@@ -58,7 +61,7 @@ class _Pull:
 
 
 class PullWindow:
-    """A stream of chunks through a window of so many: numbered on and on, read in order, and given back in order.
+    """Stream of chunks through a window, numbered on and on, read in order, and given back in order.
 
     Pulls that are foreseen have the next numbers until another comes in their place.
     """
@@ -66,24 +69,28 @@ class PullWindow:
     def __init__(
         self, num_slots: int, num_chunks: Callable[[int], int], place: Callable[[int, int], Place | None]
     ) -> None:
-        """`num_chunks` of a unit; `place` of a unit's chunk: None while it cannot be read."""
+        """Start with an empty window.
+
+        `num_chunks` gives a unit's number of chunks. `place` gives the place of a unit's chunk, None while it cannot be
+        read.
+        """
         self.num_slots = num_slots
         self.order = PullOrder()
         self._num_chunks = num_chunks
         self._place = place
         self._pulls: deque[_Pull] = deque()
-        """Those of which something is to be read or offered; foreseen ones last."""
+        """Pulls of which something is to be read or offered; foreseen ones last."""
         self._end = 0
-        """The number behind the last one given to a pull."""
+        """Number behind the last one given to a pull."""
         self._freed = 0
         self._tickets: dict[int, tuple[int, int]] = {}
-        """Ticket of a read that runs -> (number, chunk), or a number of -1 where nobody wants it any more."""
+        """Ticket of a read that runs -> (number, chunk), or a number of -1 where it is not wanted any more."""
         self._busy: dict[int, int] = {}
         """Slot that a read fills -> the ticket."""
         self._num_tickets = 0
 
     def on_pull(self, unit: int) -> list[Instruction]:
-        """All workers are to have a unit, after those before it."""
+        """Begin a pull of a unit by all workers, after those before it."""
         self.order.on_pull(unit)
         foreseen = next((pull for pull in self._pulls if not pull.is_wanted), None)
         if foreseen is not None and foreseen.unit == unit:
@@ -97,13 +104,13 @@ class PullWindow:
         return self.go_on()
 
     def on_step(self) -> list[Instruction]:
-        """A step has ended, and what was read ahead is old."""
+        """Note that a step has ended, and that chunks read ahead are old."""
         self.drop_foreseen()
         self.order.on_step()
         return self.go_on()
 
     def drop_foreseen(self) -> None:
-        """Nothing that was read ahead counts any more: it has changed."""
+        """Drop all that was read ahead: it has changed."""
         dropped = [pull for pull in self._pulls if not pull.is_wanted]
         if not dropped:
             return
@@ -114,7 +121,7 @@ class PullWindow:
                 self._tickets[ticket] = -1, -1
 
     def on_read(self, read: ReadPulled) -> list[Instruction]:
-        """A chunk was read."""
+        """Note that a chunk was read."""
         number, chunk = self._tickets.pop(read.ticket)
         del self._busy[read.number % self.num_slots]
         done: list[Instruction] = []
@@ -128,12 +135,12 @@ class PullWindow:
         return done + self.go_on()
 
     def on_freed(self, end: int) -> list[Instruction]:
-        """All workers have the chunks of numbers below `end`."""
+        """Free the chunks of numbers below `end`, which all workers have."""
         self._freed = max(self._freed, end)
         return self.go_on()
 
     def go_on(self) -> list[Instruction]:
-        """Reads that may begin: some chunk may be readable now that was not."""
+        """Return reads that may begin: some chunk may be readable now that was not."""
         done: list[Instruction] = []
         foreseen = 0
         for pull in self._pulls:
@@ -158,7 +165,7 @@ class PullWindow:
         return number < self._freed + self.num_slots and number % self.num_slots not in self._busy
 
     def _read_on(self, pull: _Pull, done: list[Instruction]) -> bool:
-        """Begin what can be read of a pull; whether that is all of it."""
+        """Begin the reads of a pull that can be made; return whether that is all of it."""
         while pull.num_begun < pull.num_chunks:
             chunk = pull.num_begun
             number = pull.first + chunk
@@ -176,7 +183,7 @@ class PullWindow:
         return Offer(pull.first + chunk, pull.unit, chunk)
 
     def _tidy(self) -> None:
-        """Pulls of which all was offered are over."""
+        """Forget pulls of which all was offered."""
         while self._pulls and self._pulls[0].is_wanted and self._is_over(self._pulls[0]):
             self._pulls.popleft()
 

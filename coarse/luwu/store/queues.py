@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a folder's disk does next: three queues with strict priorities (LuWu 3.3)."""
+"""Queues of a folder's disk: three with strict priorities (LuWu 3.3)."""
 
 import enum
 from collections import deque
@@ -9,7 +9,10 @@ Job = TypeVar("Job")
 
 
 class Priority(enum.IntEnum):
-    """What workers wait for goes first. Writes cannot starve: reads of states need buffers, which writes give back."""
+    """Priorities: reads that workers wait for go first.
+
+    Writes cannot starve: reads of states need buffers, which writes give back.
+    """
 
     READ_PARAMETERS = 0
     READ_STATES = 1
@@ -17,7 +20,7 @@ class Priority(enum.IntEnum):
 
 
 class FolderQueues(Generic[Job]):
-    """The queues of one folder, of which so many jobs run at once."""
+    """Queues of one folder, of which `depth` jobs run at once."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -25,11 +28,11 @@ class FolderQueues(Generic[Job]):
         self.num_running = 0
 
     def put(self, priority: Priority, job: Job) -> None:
-        """A job that is to be done."""
+        """Queue a job."""
         self._queues[priority].append(job)
 
     def start(self) -> list[Job]:
-        """The jobs that begin now."""
+        """Return the jobs that begin now."""
         started: list[Job] = []
         if self.num_running < self._depth:
             for queue in self._queues:
@@ -39,10 +42,10 @@ class FolderQueues(Generic[Job]):
         return started
 
     def end(self) -> None:
-        """One of those has ended."""
+        """Note that a running job has ended."""
         self.num_running -= 1
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs or waits."""
+        """True if nothing runs or waits."""
         return not self.num_running and not any(self._queues)

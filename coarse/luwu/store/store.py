@@ -1,7 +1,7 @@
-"""Carries out what a PagedOptimizer wants: reads and writes folders, adds, and steps chunks in buffers.
+"""Executor of a PagedOptimizer's instructions: folders' reads and writes, sums, and steps in buffers.
 
-Each instruction is one call, from whatever thread: two that run at once never touch the same buffer, window slot or
-sum. Reads and writes of files, sums and kernels all leave the GIL to others.
+Each instruction is one call, from any thread: two that run at once never touch the same buffer, window slot or sum.
+Reads and writes of files, sums and kernels all leave the GIL to others.
 """
 
 import json
@@ -45,20 +45,20 @@ class Buffers:
         self._all = [aligned(self.nbytes_each) for _ in range(num_buffers)]
 
     def image(self, buffer: int) -> np.ndarray:
-        """(n,) uint8."""
+        """Return a buffer's image, (n,) uint8."""
         return self._all[buffer][: self._image_bytes]
 
     def sum(self, buffer: int, num_elements: int) -> np.ndarray:
-        """(num_elements,) float32."""
+        """Return a buffer's sum, (num_elements,) float32."""
         return self.sum_bytes(buffer, 4 * num_elements).view(np.float32)
 
     def sum_bytes(self, buffer: int, nbytes: int) -> np.ndarray:
-        """(nbytes,) uint8."""
+        """Return a buffer's bytes of a sum, (nbytes,) uint8."""
         return self._all[buffer][self._image_bytes : self._image_bytes + nbytes]
 
 
 class PagedStore:
-    """The disks and buffers of one optimizer node."""
+    """Disks and buffers of one optimizer node."""
 
     def __init__(
         self,
@@ -71,7 +71,10 @@ class PagedStore:
         kernels: Callable[[Any], Kernel],
         groups: Sequence[Sequence[int]],
     ) -> None:
-        """`kernels` makes one of a group's settings; `groups`: by unit and tensor, the number of its group."""
+        """Start with these folders and buffers.
+
+        `kernels` makes a kernel of a group's settings. `groups` has by unit and tensor the number of its group.
+        """
         self.layout = layout
         self.folders = folders
         self.buffers = buffers
@@ -83,12 +86,12 @@ class PagedStore:
         self._kernels_of = kernels
         self._groups = groups
         self._kernels: tuple[str, list[Kernel]] = ("", [])
-        """Of the settings that were used last."""
+        """Kernels of the settings that were used last."""
 
     # --- disks
 
     def read_pulled(self, one: ReadPulled) -> None:
-        """Into the window's slot."""
+        """Read a chunk's pulled parameters into the window's slot."""
         layout = self._model.image(one.unit, one.chunk)
         buffer = self._window[one.number % len(self._window)][: layout.pull_nbytes]
         folder, offset = self._at(one.unit, one.chunk, one.at.slot)
@@ -96,7 +99,7 @@ class PagedStore:
         Image(layout, buffer).check(one.at.stamp, self._checksum, _where(folder, offset), pulled=True, states=False)
 
     def read_image(self, one: ReadImage) -> None:
-        """Into the buffer, what an update needs."""
+        """Read the parts of a chunk that an update needs into the buffer."""
         layout = self._model.image(one.unit, one.chunk)
         buffer = self.buffers.image(one.buffer)
         folder, offset = self._at(one.unit, one.chunk, one.at.slot)
@@ -107,18 +110,18 @@ class PagedStore:
         )
 
     def clear_image(self, one: ClearImage) -> None:
-        """Zeros in the buffer."""
+        """Fill the buffer's image with zeros."""
         self.buffers.image(one.buffer)[: self._model.image(one.unit, one.chunk).nbytes] = 0
 
     def write_image(self, one: WriteImage) -> None:
-        """From the buffer, sealed."""
+        """Seal the buffer's image, and write it."""
         image = Image(self._model.image(one.unit, one.chunk), self.buffers.image(one.buffer))
         image.seal(one.at.stamp, self._checksum)
         folder, offset = self._at(one.unit, one.chunk, one.at.slot)
         folder.write(SLOTS, image.bytes, offset)
 
     def read_sum(self, one: ReadSum) -> None:
-        """Into the buffer."""
+        """Read a sum into the buffer."""
         place = self.layout.sum_place(one.unit, one.chunk)
         folder = self.folders[place.folder]
         raw = self.buffers.sum_bytes(one.buffer, sum_nbytes(self._num_elements(one.unit, one.chunk)))
@@ -127,14 +130,14 @@ class PagedStore:
             raise folder.corrupt(SUMS, place.offset)
 
     def write_sum(self, one: WriteSum) -> None:
-        """From the buffer."""
+        """Write the buffer's sum."""
         place = self.layout.sum_place(one.unit, one.chunk)
         raw = self.buffers.sum_bytes(one.buffer, sum_nbytes(self._num_elements(one.unit, one.chunk)))
         self._sum_checks[one.unit, one.chunk] = self._checksum(raw)
         self.folders[place.folder].write(SUMS, raw, place.offset)
 
     def look(self, one: Look, into: np.ndarray) -> None:
-        """One array of a chunk, (n,) float32, into `into`."""
+        """Read one array of a chunk, (n,) float32, into `into`."""
         if one.at is None:
             into[:] = 0.0
             return
@@ -148,7 +151,7 @@ class PagedStore:
     # --- arithmetic
 
     def add_sum(self, one: AddSum, values: Sequence[np.ndarray], add: Adder) -> float:
-        """What workers pushed, onto the sum or in its place; its square if that is wanted, else 0."""
+        """Add pushed values to the sum, or put them in its place; return its square if that is wanted, else 0."""
         total = self._sum(one)
         if one.is_first:
             add(values, total)
@@ -159,7 +162,7 @@ class PagedStore:
         return square_of(total) if one.wants_square else 0.0
 
     def square_sum(self, one: SquareSum) -> float:
-        """The sum of a sum's squares."""
+        """Return the sum of a sum's squares."""
         return square_of(self._sum(one))
 
     def update(self, one: Update) -> None:
@@ -188,7 +191,7 @@ class PagedStore:
         image.refresh_pulled()
 
     def master(self, one: Update) -> np.ndarray:
-        """The chunk's parameters, (n,) float32, of the buffer."""
+        """Return the chunk's parameters, (n,) float32, of the buffer."""
         return Image(self._model.image(one.unit, one.chunk), self.buffers.image(one.buffer)).master
 
     def assign(self, one: Assign) -> None:
@@ -228,7 +231,7 @@ class PagedStore:
 
 
 def square_of(values: np.ndarray) -> float:
-    """The sum of (n,) float32's squares, in float64: the same bits on any host."""
+    """Return the sum of (n,) float32's squares, in float64: the same bits on any host."""
     total = 0.0
     with np.errstate(all="ignore"):
         for begin in range(0, len(values), _BLOCK):

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which packets of a stream are which chunk of which unit, and where they lie: both ends number them alike.
+"""Numbering of a stream's packets by chunks of units, equal at both ends, and their places in memory.
 
 Each chunk begins a packet of its own. Where packets are not told their size, a chunk is one packet.
 """
@@ -12,18 +12,18 @@ from coarse.luwu.store.layout import PagedModel
 
 
 class Span(NamedTuple):
-    """A chunk in a stream."""
+    """Chunk in a stream."""
 
     order: int
-    """How many chunks came before it in the stream."""
+    """Number of chunks that came before it in the stream."""
     message: int
-    """How many units did."""
+    """Number of units that came before it in the stream."""
     unit: int
     chunk: int
     first: int
-    """Its first packet."""
+    """First packet of the chunk."""
     end: int
-    """The packet behind its last."""
+    """Packet behind its last."""
 
 
 class Ring(NamedTuple):
@@ -34,17 +34,17 @@ class Ring(NamedTuple):
     packet_bytes: int
 
     def runs(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Packets [begin, end) as runs that lie in one piece."""
+        """Return packets [begin, end) as runs that lie in one piece."""
         edge = begin - begin % self.num_packets + self.num_packets
         return [(begin, end)] if end <= edge else [(begin, edge), (edge, end)]
 
     def at(self, packet: int) -> int:
-        """Where a packet begins."""
+        """Return the offset of a packet."""
         return self.offset + packet % self.num_packets * self.packet_bytes
 
 
 class ChunkStream:
-    """The units that were pulled, or pushed, one after the other."""
+    """Units that were pulled, or pushed, one after the other."""
 
     def __init__(self, model: PagedModel, packet_elements: int | None = None) -> None:
         self.model = model
@@ -53,10 +53,10 @@ class ChunkStream:
         self.num_messages = 0
         self._num_chunks = 0
         self.end = 0
-        """The packet behind the last one."""
+        """Packet behind the last one."""
 
     def append(self, unit: int) -> tuple[Span, ...]:
-        """A unit comes next: its chunks."""
+        """Append a unit; return its chunks."""
         spans = []
         for chunk, (begin, end) in enumerate(self.model.chunks(unit)):
             size = self.packet_elements or end - begin
@@ -70,23 +70,23 @@ class ChunkStream:
 
     @property
     def most_packets(self) -> int:
-        """Of a chunk."""
+        """Most packets of a chunk."""
         return 1 if self.packet_elements is None else -(-self.model.chunk_elements // self.packet_elements)
 
     def below(self, end: int) -> Iterator[Span]:
-        """The oldest chunks all of whose packets are below `end`, which are forgotten."""
+        """Yield and forget the oldest chunks all of whose packets are below `end`."""
         while self._spans and self._spans[0].end <= end:
             yield self._spans.popleft()
 
     def forget(self, end: int) -> None:
-        """The chunks all of whose packets are below `end` are of no use any more."""
+        """Forget the chunks all of whose packets are below `end`."""
         for _ in self.below(end):
             pass
 
     def at(self, order: int) -> Span:
-        """The chunk before which so many came, of those that were not forgotten."""
+        """Return the chunk before which `order` others came, of those that were not forgotten."""
         return self._spans[order - self._spans[0].order]
 
     def overlapping(self, begin: int, end: int) -> list[Span]:
-        """The chunks that have packets in [begin, end)."""
+        """Return the chunks that have packets in [begin, end)."""
         return [span for span in self._spans if span.first < end and begin < span.end]

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What workers push: into sums of gradients, in memory or on the disk, or straight into a change."""
+"""Pushes of workers, into sums of gradients in memory or on the disk, or straight into a change."""
 
 import math
 from collections import deque
@@ -20,18 +20,18 @@ from coarse.luwu.store.instructions import (
 from coarse.luwu.store.operations import GRADIENTS, Asked, Push
 
 _FOR_A_WORKER = -1
-"""In place of a push: a sum is read to be squared."""
+"""Number in place of a push's: a sum is read to be squared."""
 
 
 @dataclass(eq=False)
 class Pushed:
-    """A push that was begun."""
+    """Push that was begun."""
 
     asked: Asked
     operation: Push
     num_chunks: int
     is_direct: bool = False
-    """Whether it goes into a change, and not to sums."""
+    """True if it goes into a change, and not to sums."""
     has_change: bool = False
     num_added: int = 0
 
@@ -48,41 +48,41 @@ class GradientSums:
         *,
         wants_squares: bool,
     ) -> None:
-        """`on_summed` hears of a push of gradients all of which was added to sums."""
+        """Start without pushes; `on_summed` is called for a push of gradients all of which was added to sums."""
         self._units = units
         self._changes = changes
         self._in_memory = in_memory
         self._on_summed = on_summed
         self._wants_squares = wants_squares
         self.pushes: dict[int, Pushed] = {}
-        """Those not all of which was added, by their number among pushes."""
+        """Pushes not all of which was added, by their number among pushes."""
         self._num_pushes = 0
         self._full: deque[tuple[int, int]] = deque()
-        """(Push, chunk): all workers' values are there, and nothing was done with them."""
+        """(Push, chunk) of chunks that are there from all workers, and that nothing was done with."""
         self._on_their_way: dict[int, int] = {}
         """Buffer of a sum -> its push, or _FOR_A_WORKER."""
         self._busy: set[tuple[int, int]] = set()
         """(Unit, chunk)s whose sums are being added to, or written."""
         self._squares: dict[tuple[int, int], float] = {}
         self._to_square: deque[tuple[int, int]] | None = None
-        """Sums whose squares are to be computed for workers that asked for the norm; None where nobody waits."""
+        """Sums whose squares are to be computed for workers that asked for the norm; None where no worker waits."""
         self._num_squaring = 0
 
     # --- pushes
 
     def begin(self, asked: Asked, operation: Push, num_chunks: int, *, is_direct: bool) -> int:
-        """A push begins; its number."""
+        """Begin a push; return its number."""
         number = self._num_pushes
         self._num_pushes += 1
         self.pushes[number] = Pushed(asked, operation, num_chunks, is_direct)
         return number
 
     def on_full(self, push: int, chunk: int) -> None:
-        """All workers' values of a chunk are there."""
+        """Note that all workers' values of a chunk are there."""
         self._full.append((push, chunk))
 
     def take_full(self) -> list[Instruction]:
-        """Add what can be added."""
+        """Add the chunks that can be added."""
         done: list[Instruction] = []
         while self._full:
             number, chunk = self._full[0]
@@ -95,7 +95,7 @@ class GradientSums:
         return done
 
     def _add(self, number: int, pushed: Pushed, chunk: int) -> list[Instruction] | None:
-        """What is to be done with a chunk of a push; None where it has to wait."""
+        """Return the instructions for a chunk of a push; None where it has to wait."""
         unit = pushed.operation.unit
         known = self._units[unit]
         if not pushed.asked.present:  # nobody has anything
@@ -121,7 +121,7 @@ class GradientSums:
         return [ReadSum(buffer, unit, chunk)]
 
     def on_added(self, done: AddSum, square: float) -> list[Instruction]:
-        """Values were added; the square of the sum, where it was wanted."""
+        """Go on after values were added; `square` is that of the sum, where it was wanted."""
         if done.wants_square:
             self._squares[done.unit, done.chunk] = square
         follows: list[Instruction] = [Consumed(done.push, done.chunk)]
@@ -137,7 +137,7 @@ class GradientSums:
         return follows
 
     def _count(self, number: int) -> None:
-        """One more chunk of a push was added, perhaps the last."""
+        """Count one more added chunk of a push, perhaps the last."""
         pushed = self.pushes[number]
         pushed.num_added += 1
         if pushed.num_added == pushed.num_chunks:
@@ -148,24 +148,24 @@ class GradientSums:
     # --- sums
 
     def on_read(self, done: ReadSum) -> list[Instruction]:
-        """A sum, which no change wants, was read."""
+        """Go on after a sum, which no change wants, was read."""
         push = self._on_their_way[done.buffer]
         if push == _FOR_A_WORKER:
             return [SquareSum(done.buffer, done.unit, done.chunk)]
         return [AddSum(push, done.unit, done.chunk, done.buffer, False, self._wants_squares)]
 
     def on_written(self, done: WriteSum) -> list[Instruction]:
-        """A sum was written."""
+        """Go on after a sum was written."""
         self._busy.discard((done.unit, done.chunk))
         del self._on_their_way[done.buffer]
         return self._changes.give_back(done.buffer)
 
     def is_busy(self, unit: int) -> bool:
-        """Whether some sum of a unit is on its way."""
+        """Return whether some sum of a unit is on its way."""
         return any(one == unit for one, _ in self._busy)
 
     def forget(self) -> None:
-        """No sum counts any more."""
+        """Forget all sums."""
         for known in self._units.values():
             known.present = 0
             known.summed = set()
@@ -175,17 +175,17 @@ class GradientSums:
 
     @property
     def is_squaring(self) -> bool:
-        """Whether workers wait for the norm."""
+        """True if workers wait for the norm."""
         return self._to_square is not None
 
     def ask_norm(self) -> None:
-        """Workers want the norm, and presumably that of later steps, too."""
+        """Begin to compute the norm; workers presumably want that of later steps, too."""
         self._wants_squares = True
         sums = [(unit, chunk) for unit, known in self._units.items() for chunk in sorted(known.summed)]
         self._to_square = deque(one for one in sums if one not in self._squares)
 
     def square_on(self) -> list[Instruction]:
-        """Square what was not squared when it was added, then tell."""
+        """Square the sums that were not squared when they were added, then tell the norm."""
         done: list[Instruction] = []
         if self._to_square is None:
             return done
@@ -206,7 +206,7 @@ class GradientSums:
         return done
 
     def on_squared(self, done: SquareSum, square: float) -> list[Instruction]:
-        """The square of a sum."""
+        """Take the square of a sum."""
         self._squares[done.unit, done.chunk] = square
         self._num_squaring -= 1
         if done.buffer == MEMORY:

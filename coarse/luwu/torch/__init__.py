@@ -1,1 +1,1 @@
-"""Models in the network: parameters and optimizer states live on memory devices, and workers pull what they compute."""
+"""Models in the network: memory devices keep parameters and states, and workers pull and push units."""

@@ -1,4 +1,4 @@
-"""What workers declare to optimizer nodes: a model's units, an optimizer's settings, and how steps are made."""
+"""Declaration by workers to optimizer nodes: a model's units, an optimizer's settings, and its steps."""
 
 from __future__ import annotations
 
@@ -25,52 +25,53 @@ from coarse.session import current
 from coarse.transport.launcher import told_to_this_job
 
 AUTO = "auto"
-"""The resume that goes on where there is something to go on from."""
+"""Value of `resume` that resumes where there is a committed step."""
 OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a model in the network is kept and stepped; see model_in_network."""
+    """Options of a model in the network: its storage and its steps; see model_in_network."""
 
     storage: Sequence[str | os.PathLike[str]] | None
-    """Folders on each memory device's host, best on disks of their own; None: device memory keeps the states."""
+    """Folders on each memory device's host, best on separate disks; None: device memory keeps the states."""
     update: str
-    """"step": step() has all units updated, behind what comes next. "backward": each unit is updated as soon as all
-    workers have pushed it, with the settings that backward began with; the step makes it count (the paper's way)."""
+    """Time of updates. "step": step() has all units updated, behind the next forward. "backward": each unit is updated
+    as soon as all workers have pushed it, with the settings that backward began with; the step makes it count (the
+    paper's way)."""
     accumulate: int
     """Backward passes of each step, which update="backward" has to know."""
     speculative: bool
-    """With update="backward": gradients are kept until the step, which may clip them, or use changed settings, and then
-    makes the updates anew."""
+    """True, with update="backward", if gradients are kept until the step, which may clip them, or use changed settings,
+    and then makes the updates anew."""
     op: Op
-    """Gradients are averaged over workers, or summed."""
+    """Operation over workers: gradients are averaged, or summed."""
     dtype: torch.dtype | None
-    """That workers compute in, float32 by default or what the model has; states are float32."""
+    """Type in which workers compute, float32 by default or the model's; states are float32."""
     memory: int | None
-    """Bytes that each optimizer node may use for buffers; by default half of what its machine has left."""
+    """Bytes that each optimizer node may use for buffers; by default half of those that its machine has left."""
     commit_every: int
-    """Steps after which a step is made to outlive a crash."""
+    """Number of steps after which a step is made to outlive a crash."""
     resume: bool | str
-    """Go on from the last committed step in `storage`; `optimizer.steps` says which. "auto": where there is one, and
-    begin in empty folders."""
+    """True to resume from the last committed step in `storage`, which `optimizer.steps` names. "auto": resume where
+    there is one, and begin in empty folders."""
     other_kernel: bool
-    """Resume also where another kernel has computed the steps."""
+    """True to resume also where another kernel has computed the steps."""
     sum: str
-    """"float32" adds in the workers' order; "int64" and "int32-switchml" as integers."""
+    """Way of adding: "float32" adds in the workers' order; "int64" and "int32-switchml" add integers."""
     kernel: str
-    """"numpy", whose bits are those of any host; "torch-fused" is faster."""
+    """Kernel: "numpy", whose bits are equal on any host; "torch-fused" is faster."""
     chunk_elements: int
-    """What is read, updated and written at a time."""
+    """Number of elements that are read, updated and written at a time."""
     timeline: str | os.PathLike[str] | None
-    """A folder for traces: what workers and optimizer nodes did when, for Perfetto (ui.perfetto.dev)."""
+    """Folder for traces of workers and optimizer nodes in time, for Perfetto (ui.perfetto.dev)."""
     optimizers: Sequence[int] | None = None
     """Memory devices that are optimizer nodes; by default all that are no switches."""
     switches: int | Mapping[int, Sequence[int]] | None = None
-    """A memory device that adds what all hosts push before the optimizer node has it, and copies what they pull; or,
-    for several, by each the devices below it. By default each host's device speaks with the optimizer node."""
+    """Memory device that adds the pushes of all hosts before the optimizer node has them, and copies their pulls; or,
+    for several, the devices below each. Without it each host's device speaks with the optimizer node."""
     network: str = "mpi"
-    """By what packets go from host to host: "mpi" or "udp"."""
+    """Network by which packets go from host to host: "mpi" or "udp"."""
     loss: float = 0.0
     """Share of datagrams of "udp" to be dropped on purpose."""
 
@@ -84,19 +85,22 @@ class Options:
 
 
 def require_resume(resume: object) -> None:
-    """ConfigError for what says nothing of a resume."""
+    """Raise ConfigError for a value that `resume` cannot have."""
     if resume not in (True, False, AUTO):
         raise ConfigError(f"resume is True, False or {AUTO!r}, got {resume!r}", key="resume")
 
 
 def resume_asked(resume: bool | str, environ: Mapping[str, str]) -> bool | str:
-    """Return what is asked, or where `coarse run` has started the job again AUTO: the folders are this job's own."""
+    """Return `resume`, or AUTO where `coarse run` has started the job again.
+
+    In the latter case the folders are this job's own.
+    """
     restarts = told_to_this_job(environ).get("COARSE_RESTARTS", "0")
     return AUTO if resume is False and restarts != "0" else resume
 
 
 def require_list(storage: object) -> None:
-    """Return where storage is no single folder, which would be taken for a list of letters; else a ConfigError."""
+    """Raise ConfigError where storage is a single folder, which would be taken for a list of letters."""
     if isinstance(storage, str | os.PathLike):
         raise ConfigError(f"storage is a list of folders, got {storage!r}; write [{str(storage)!r}]", key="storage")
 
@@ -107,7 +111,10 @@ def settings_of(
     model: nn.Module,
     groups: Callable[[str], dict[str, Any]] | None,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The optimizer's defaults, and each trainable parameter's own settings, in the order of the model's parameters."""
+    """Return the optimizer's defaults, and each trainable parameter's own settings.
+
+    Parameters come in the model's order.
+    """
     if optimizer not in OPTIMIZERS:
         known = ", ".join(kind.__name__ for kind in OPTIMIZERS)
         name = getattr(optimizer, "__name__", repr(optimizer))
@@ -129,7 +136,7 @@ def settings_of(
 
 
 def grouped(per_parameter: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Settings that differ, in the order in which they come; and each parameter's place among them."""
+    """Return settings that differ, in order of appearance, and each parameter's place among them."""
     found: dict[str, int] = {}
     groups: list[dict[str, Any]] = []
     number_of = {}
@@ -148,10 +155,10 @@ def declare(
     per_parameter: dict[str, dict[str, Any]],
     options: Options,
 ) -> Declaration:
-    """The declaration of a model to its optimizer nodes.
+    """Return the declaration of a model to its optimizer nodes.
 
     Raises:
-        ConfigError: types that differ, or that nobody computes in; options out of range.
+        ConfigError: types that differ, or that no worker computes in; options out of range.
     """
     placement = current().placement
     nodes, switches = plan_roles(options.optimizers, options.switches, placement)
@@ -198,7 +205,7 @@ def declare(
 
 
 def _compute_type(plan: ModelPlan, wanted: torch.dtype | None) -> DType:
-    """The type that workers compute in."""
+    """Return the type that workers compute in."""
     kinds = {parameter.dtype for of_unit in plan.parameters for parameter in of_unit}
     if wanted is None:
         if len(kinds) > 1:
@@ -214,7 +221,7 @@ def _compute_type(plan: ModelPlan, wanted: torch.dtype | None) -> DType:
 
 
 def owner() -> str:
-    """This process, for people."""
+    """Return a text for people that names this process."""
     try:
         return f"{getpass.getuser()}, process {os.getpid()}"
     except (KeyError, OSError):
@@ -222,7 +229,7 @@ def owner() -> str:
 
 
 def statement(declaration: Declaration) -> list[tuple[str, str]]:
-    """What all workers have to have alike, name by name."""
+    """Return the facts that have to be equal on all workers, name by name."""
     lines = [
         (
             f"parameter {tensor.name}",

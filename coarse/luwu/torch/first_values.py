@@ -1,4 +1,4 @@
-"""The first values of a model's units, which are made one by one where the model is on the meta device."""
+"""First values of a model's units, which are made one by one where the model is on the meta device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Initialise = Callable[[nn.Module], None]
 
 
 class FirstValues:
-    """Gives a unit's tensors as the model has them, or made now.
+    """Source of a unit's first tensors, as the model has them, or made now.
 
     A module on the meta device gets real parameters for as long as it takes to fill them, by `initialise` or its own
     reset_parameters(), as torch's modules have it. All workers draw the same random numbers, though worker 0's count.
@@ -30,7 +30,7 @@ class FirstValues:
                 self._owners.setdefault(use.unit, {})[id(use.module)] = use.module
 
     def require_made(self, model: nn.Module) -> None:
-        """ConfigError where something on the meta device has nothing that fills it."""
+        """Raise ConfigError where something on the meta device has nothing that fills it."""
         if self._initialise is not None:
             return
         for name, module in model.named_modules():
@@ -50,7 +50,7 @@ class FirstValues:
                 )
 
     def of(self, unit: int) -> dict[int, torch.Tensor | None]:
-        """By tensor its values."""
+        """Return the values of a unit by tensor."""
         found: dict[int, torch.Tensor | None] = dict(enumerate(self._plan.parameters[unit]))
         if not any(parameter.device.type == "meta" for parameter in self._plan.parameters[unit]):
             return found
@@ -61,7 +61,7 @@ class FirstValues:
         return found
 
     def _made(self, module: nn.Module, places: dict[int, int]) -> list[tuple[int, torch.Tensor]]:
-        """Fill a module's own parameters; those of the unit that is wanted."""
+        """Fill a module's own parameters; return those of the unit that is wanted."""
         own = {name: parameter for name, parameter in module._parameters.items() if parameter is not None}
         for name, parameter in own.items():
             if parameter.device.type == "meta":

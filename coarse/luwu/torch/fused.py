@@ -1,7 +1,7 @@
-"""torch's fused CPU kernels in place of numpy's: faster, and their bits are a processor's and a version's.
+"""Torch's fused CPU kernels in place of numpy's: faster; their bits depend on processor and version.
 
 A chunk begins at a multiple of 64 elements of its tensor, so that these kernels' bits, too, are the same for any
-chunking. What they depend on stands in the manifest (`identity`).
+chunking. The processor and the version stand in the manifest (`identity`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from coarse.luwu.store import kernels
 
 
 def identity() -> str:
-    """All that these kernels' bits depend on."""
+    """Return the identity of all that these kernels' bits depend on."""
     return f"torch-fused {torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def kernel_of(optimizer: str, settings: Mapping[str, Any]) -> kernels.Kernel:
-    """As that of coarse/luwu/store/kernels.py."""
+    """Return a kernel, as the function of this name in coarse/luwu/store/kernels.py does."""
     plain = kernels.kernel_of(optimizer, settings)
     if isinstance(plain, kernels.Sgd):
         return _Sgd(plain)
@@ -36,11 +36,11 @@ class _Adam:
 
     @property
     def num_states(self) -> int:
-        """See Kernel."""
+        """Number of states of the kernel."""
         return self.plain.num_states
 
     def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
-        """See Kernel."""
+        """Update a chunk by torch's fused step of Adam or AdamW."""
         plain = self.plain
         mean, square = (torch.from_numpy(state) for state in states)
         fused = torch._fused_adamw_ if plain.is_decoupled else torch._fused_adam_
@@ -57,11 +57,11 @@ class _Sgd:
 
     @property
     def num_states(self) -> int:
-        """See Kernel."""
+        """Number of states of the kernel."""
         return self.plain.num_states
 
     def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
-        """See Kernel."""
+        """Update a chunk by torch's fused step of SGD."""
         plain = self.plain
         torch._fused_sgd_(
             [torch.from_numpy(parameters)], [torch.from_numpy(gradients)],

@@ -1,4 +1,4 @@
-"""Parameters that a worker holds, and the optimizer node of its own that steps them."""
+"""Parameters that a worker holds, and an optimizer node in its process that steps them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from coarse.storage.room import available_bytes
 from coarse.torch.fsdp.checksum import checksum
 
 _UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS
-"""Parameters are pushed together up to this."""
+"""Most elements of parameters that are pushed together."""
 _STALL_TIMEOUT_S = 60.0
-"""Where coarse was not initialised, which has a setting for it."""
+"""Stall timeout in seconds where coarse, which has a setting for it, was not initialised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """How parameters and states are kept and stepped; see OffloadedOptimizer."""
+    """Storage and steps of parameters and states; see OffloadedOptimizer."""
 
     optimizer: str
     storage: tuple[str | os.PathLike[str], ...] | None
@@ -48,21 +48,21 @@ class Keeping:
 
 
 class Member(NamedTuple):
-    """A parameter that is stepped."""
+    """Parameter that is stepped."""
 
     tensor: PagedTensor
-    """As it is kept."""
+    """Description of the tensor that is kept."""
     group: int
-    """Its group's place among those that are kept with it."""
+    """Place of its group among those that are kept with it."""
     parameter: torch.Tensor
 
 
 class HeldParameters:
-    """Some units of parameters in a worker's memory, whose states are on disks.
+    """Units of parameters in a worker's memory, whose states are on disks.
 
     [Note: values that count] The worker's memory has the values that count: scripts write to parameters between steps,
-    also by `.data`, which leaves no trace. So a step does not update what the disks have of a unit, but what the worker
-    holds of it then. A unit that is not stepped is written to the disks where its checksum has changed.
+    also by `.data`, which leaves no trace. So a step does not update the disks' values of a unit, but those that the
+    worker holds then. A unit that is not stepped is written to the disks where its checksum has changed.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HeldParameters:
         self._units = _units(members)
         self._groups = list(groups.values())
         self._kept: list[int | None] = [None] * len(self._units)
-        """By unit the checksum of the values on the disks; None where it is not known."""
+        """Checksum of each unit's values on the disks; None where it is not known."""
         num_here = coarse.local_size() if is_initialized() else 1
         stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
         declaration = self._declared(keeping, folder, num_here, resume_step)
@@ -127,7 +127,7 @@ class HeldParameters:
         )
 
     def begin(self, step: int) -> None:
-        """Keep the parameters' values as those of a step; or take over what is kept, with the groups' settings."""
+        """Keep the parameters' values as those of a step, or take over the kept ones and the groups' settings."""
         remote = self.remote
         if remote.resumed is None:
             for number in range(len(self._units)):
@@ -144,13 +144,13 @@ class HeldParameters:
                 group.update(settings)
 
     def require_plain(self) -> None:
-        """Return where all parameters can be stepped; UnsupportedError where somebody has changed one's memory."""
+        """Raise UnsupportedError where a parameter's memory has changed so that it cannot be stepped."""
         for unit in self._units:
             for member in unit:
                 require_plain(member.parameter, member.tensor)
 
     def step(self, step: int) -> None:
-        """Begin to update what has gradients; `wait` for it."""
+        """Begin to update the parameters that have gradients; `wait` waits for the end."""
         for number, unit in enumerate(self._units):
             if all(member.parameter.grad is None for member in unit):
                 self._keep(number)
@@ -167,14 +167,14 @@ class HeldParameters:
         self.remote.wait_for_commits()
 
     def close(self) -> None:
-        """Give the folders back; the parameters stay as they are."""
+        """Close the folders; the parameters stay as they are."""
         if not self._is_closed:
             self._is_closed = True
             self.remote.close()
             self._node.close()
 
     def give_up(self, error: BaseException) -> None:
-        """Close what could not begin."""
+        """Close a node that could not begin."""
         self._is_closed = True
         self.remote.close(f"{type(error).__name__}: {error}")
         self._node.close()
@@ -182,17 +182,20 @@ class HeldParameters:
     # --- values
 
     def take(self, unit: int, first: int, values: np.ndarray) -> None:
-        """See ValueHolder, and [Note: values that count]."""
+        """Fill (n,) float32 with a unit's live values; see [Note: values that count]."""
         for live, part in self._parts(unit, first, values):
             part.copy_(live)
 
     def put(self, unit: int, first: int, values: np.ndarray) -> None:
-        """See ValueHolder."""
+        """Copy updated values into the live parameters."""
         for live, part in self._parts(unit, first, values):
             live.copy_(part)
 
     def _parts(self, number: int, first: int, values: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Pieces of a unit's parameters, and those of (n,) float32 of the unit from an element on that they go with."""
+        """Yield pieces of a unit's parameters, each with its piece of `values`.
+
+        `values` is (n,) float32 of the unit from element `first` on.
+        """
         past = first + len(values)
         begins = self.remote.declaration.model.units[number].begins
         for (tensor, _, parameter), begin in zip(self._units[number], begins, strict=True):
@@ -240,7 +243,10 @@ def _units(members: list[Member]) -> list[list[Member]]:
 
 
 def members_of(groups: Mapping[int, dict[str, Any]]) -> list[Member]:
-    """The parameters of some of an optimizer's groups, by the groups' numbers, of which this worker has a part."""
+    """Return the parameters of some of an optimizer's groups of which this worker has a part.
+
+    `groups` has the groups by their numbers.
+    """
     found = []
     for number_here, (number, group) in enumerate(groups.items()):
         for place, parameter in enumerate(group["params"]):
@@ -252,7 +258,7 @@ def members_of(groups: Mapping[int, dict[str, Any]]) -> list[Member]:
 
 
 def require_plain(parameter: torch.Tensor, tensor: PagedTensor) -> None:
-    """UnsupportedError where a parameter's memory is none that can be stepped."""
+    """Raise UnsupportedError where a parameter's memory cannot be stepped."""
     local = local_part(parameter)
     what = "parameter {1} of group {0}".format(*tensor.name.split("."))
     if tuple(local.shape) != tensor.shape:
@@ -268,5 +274,5 @@ def require_plain(parameter: torch.Tensor, tensor: PagedTensor) -> None:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This worker's part."""
+    """Return this worker's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -15,19 +15,23 @@ from coarse.torch.groups.objects import allgather_object
 
 
 def group_folder(worker: str, group: int) -> str:
-    """Return the name of the folder of a parameter group that was added later, within each of the storage's."""
+    """Return the name of a folder, within each of the storage's, for a group that was added later."""
     return f"{worker}/group-{group}"
 
 
 class KeptSteps:
-    """Committed steps of one worker's folders, of which each parameter group that was added later has one of its own.
+    """Committed steps of a worker's folders; each parameter group that was added later has its own folder.
 
     Each of a worker's folders, and each worker, commits for itself, one after the other. A crash between two commits
     leaves them a step apart, and no more: a step's gradients are sums over workers that have committed the one before.
     """
 
     def __init__(self, storage: Sequence[str | os.PathLike[str]], worker: str) -> None:
-        """StorageError where a folder is in use, torn or unreadable."""
+        """Read the committed steps of a worker's folders.
+
+        Raises:
+            StorageError: a folder is in use, torn or unreadable.
+        """
         self._path = Path(storage[0]) / worker
         self.groups: list[int] = []
         """Numbers of the groups that were added, and committed."""
@@ -39,7 +43,7 @@ class KeptSteps:
                 self.steps &= found
 
     def void(self) -> None:
-        """Have the folders hold no committed step."""
+        """Make void all committed steps of the folders."""
         for path in (self._path, *self._path.glob("group-*")):
             if (path / "node-0").is_dir():
                 with closing(PagedFolder(path / "node-0")) as folder:
@@ -49,13 +53,13 @@ class KeptSteps:
 def newest_of_all(
     storage: Sequence[str | os.PathLike[str]], worker: str, *, is_needed: bool
 ) -> tuple[int | None, list[int]]:
-    """Return the newest step that all workers have, and the groups that were added on this one; all call it alike.
+    """Return the newest step that all workers have, and the groups added on this one; all workers call it.
 
-    Where it is not needed, it is None if no worker has made a step: then what some have committed of their first values
-    is made void.
+    Where it is not needed, it is None if no worker has made a step: then commits of first values by some workers are
+    made void.
 
     Raises:
-        StorageError: on all workers alike, where one's folders cannot be gone on from, or there is no such step.
+        StorageError: on all workers, where one's folders cannot be resumed from, or there is no such step.
     """
     own, error = None, ""
     try:
@@ -84,7 +88,7 @@ def newest_of_all(
 
 
 def _steps_in(path: Path) -> set[int]:
-    """Steps of the run that an optimizer node's folder holds."""
+    """Return the steps of the run that an optimizer node's folder holds."""
     if not (path / "node-0").is_dir():
         return set()
     with closing(PagedFolder(path / "node-0")) as folder:

@@ -1,4 +1,4 @@
-"""`model_in_network`: a model whose parameters and optimizer states live on memory devices (LuWu)."""
+"""Function `model_in_network`: a model whose parameters and states live on memory devices (LuWu)."""
 
 from __future__ import annotations
 
@@ -59,22 +59,42 @@ def model_in_network(
     initialise: Initialise | None = None,
     **settings: object,
 ) -> tuple[Model, NetworkOptimizer]:
-    """The model, whose parameters are from now on pulled and pushed, and its optimizer; all workers call it alike.
+    """Put a model in the network; return it and its optimizer. All workers make the same call.
 
-    A worker holds the parameters of the unit that it computes and of the next one. Memory devices keep parameters and
-    states, add the workers' gradients, and make the steps (LuWu, sections 3.1 to 3.3). Worker 0's values come first.
+    The model's parameters are from now on pulled and pushed. A worker holds the parameters of the unit that it computes
+    and of the next one. Memory devices keep parameters and states, add the workers' gradients, and make the steps
+    (LuWu, sections 3.1 to 3.3). Worker 0's values come first.
 
     Args:
         model: on the CPU, or on the meta device: then each unit is made and initialised in its turn.
         optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own (lr and so on).
-        units: as of fully_shard, what is pulled together; by default repeated blocks, modules beside them that own
-            matrices, and the rest.
+        units: modules that are pulled together, as for fully_shard; by default repeated blocks, modules beside them
+            that own matrices, and the rest.
         groups: settings for a parameter's name that differ from `settings`, such as no weight decay for biases.
         initialise: for a meta model, fills a module that owns parameters; by default its reset_parameters().
-        storage and all others: see Options.
+        storage: folders on each memory device's host; None: device memory keeps the states. Options has more
+            about this argument and those below.
+        update: "step" or "backward".
+        accumulate: backward passes of each step.
+        speculative: with update="backward", gradients are kept until the step.
+        op: average or sum over workers.
+        dtype: type in which workers compute.
+        memory: bytes that each optimizer node may use for buffers.
+        commit_every: number of steps after which a step is made to outlive a crash.
+        resume: True, False or "auto".
+        other_kernel: resume also where another kernel has computed the steps.
+        sum: "float32", "int64" or "int32-switchml".
+        kernel: "numpy" or "torch-fused".
+        chunk_elements: number of elements that are read, updated and written at a time.
+        timeline: folder for traces.
+        optimizers: memory devices that are optimizer nodes.
+        switches: memory devices that add and copy on the way.
+        network: "mpi" or "udp".
+        loss: share of datagrams of "udp" to be dropped on purpose.
+        **settings: settings of the optimizer.
 
     Raises:
-        ConfigError, UnsupportedError: what cannot work.
+        ConfigError, UnsupportedError: a model or options that cannot work.
         CapacityError: disks or memory that are too small, before training.
         StorageError: folders of another model or job, read-only ones and so on.
         MismatchError: workers that differ in model or settings.
@@ -123,7 +143,7 @@ def _open(
 
 
 def _agree_on_exponents(remote: RemoteModel, exponents: RemoteModel) -> None:
-    """Open the all-reduce by which workers agree on the exponents of what they push."""
+    """Open the all-reduce by which workers agree on the exponents of their pushes."""
     try:
         exponents.open(exponents_of_model(remote.declaration))
     except BaseException as error:
@@ -133,7 +153,7 @@ def _agree_on_exponents(remote: RemoteModel, exponents: RemoteModel) -> None:
 
 
 def _begin(model: nn.Module, made: NetworkOptimizer, first: FirstValues) -> None:
-    """Give a new model its first values, or go on with those of a committed step."""
+    """Give a new model its first values, or resume with those of a committed step."""
     remote = made.remote
     if current().client_index == 0:
         for line in remote.told:

@@ -1,4 +1,4 @@
-"""`OffloadedOptimizer`: states on the worker's own disks, and steps after backward (ZeRO-Infinity, ZeRO-Offload)."""
+"""Optimizer with states on the worker's disks, and steps after backward (ZeRO-Infinity, ZeRO-Offload)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from coarse.transport.commit_note import commit_note
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
-    """Steps parameters that this worker holds, or its shards of them, with states that it does not.
+    """Optimizer of parameters that this worker holds, or its shards of them, with states that it does not.
 
-    step() brings the gradients to an optimizer node in a thread of this process, which reads parameters and states
-    from disks chunk by chunk, updates and writes them, all at once; it returns when all is on the disks, where it
-    outlives a crash. After backward is where ZeRO-Infinity steps, too (Rajbhandari et al., SC'21, section 5.1.1).
+    step() brings the gradients to an optimizer node in a thread of this process, which reads parameters and states from
+    disks chunk by chunk, updates and writes them, all at once; it returns when all is on the disks, where it outlives a
+    crash. ZeRO-Infinity steps after backward, too (Rajbhandari et al., SC'21, section 5.1.1).
     """
 
     def __init__(
@@ -45,18 +45,22 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         chunk_elements: int = CHUNK_ELEMENTS,
         **settings: Any,  # noqa: ANN401
     ) -> None:
-        """
+        """Open the folders, and begin or resume.
+
         Args:
-            params: as torch's own take them; float32, on the CPU; of FSDP2's parameters each worker's shard.
+            params: parameters as torch's own optimizers take them; float32, on the CPU; each worker's shard of FSDP2's.
             optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own.
             storage: folders for the states, in which each worker has one of its own; None: memory keeps them.
             memory: bytes for the buffers of the parameters, and as many for those of each group that is added later.
-            resume: go on from the newest step that all workers have in their folders; all pass it alike. "auto": where
-                there is one, and begin in empty folders.
-            other_kernel, kernel, chunk_elements: as of model_in_network.
+            resume: True to resume from the newest step that all workers have in their folders, equal on all workers.
+                "auto": resume where there is one, and begin in empty folders.
+            other_kernel: see model_in_network.
+            kernel: see model_in_network.
+            chunk_elements: see model_in_network.
+            settings: settings of the optimizer.
 
         Raises:
-            ConfigError, UnsupportedError: what cannot work.
+            ConfigError, UnsupportedError: parameters or options that cannot work.
             CapacityError: disks or memory that are too small.
             StorageError: folders of another training, read-only ones and so on.
         """
@@ -69,14 +73,14 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         asked = optimizer(params, **settings)
         super().__init__(asked.param_groups, asked.defaults)
         self.steps = 0
-        """Steps that were made, those before a resume too."""
+        """Number of steps that were made, with those before a resume."""
         self._keeping = Keeping(
             optimizer=optimizer.__name__, storage=None if storage is None else tuple(storage), memory=memory,
             other_kernel=other_kernel, kernel=kernel, chunk_elements=chunk_elements,
         )  # fmt: skip
         self._worker = f"worker-{coarse.rank() if is_initialized() else 0}"
         self._awaited: list[int] = []
-        """Groups that the run which goes on had added, and that are still to be added."""
+        """Groups that the resumed run had added, and that are still to be added."""
         resume_step = None
         if resume is True and storage is None:
             raise ConfigError("resume=True goes on from folders, and storage=None names none", key="storage")
@@ -84,7 +88,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             resume_step, self._awaited = newest_of_all(storage, self._worker, is_needed=resume is True)
             self.steps = resume_step or 0
         self._held: list[HeldParameters] = []
-        """The groups that were given at first, then each that was added and of which this worker has a part."""
+        """Groups that were given at first, then each that was added and of which this worker has a part."""
         self._hold(dict(enumerate(self.param_groups)), self._worker, resume_step)
         self._note = commit_note(os.environ) if self.keeps_itself and self._worker == "worker-0" else None
         if self._note is not None and self.steps:
@@ -97,18 +101,18 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     @property
     def told(self) -> str:
-        """Where states are, and what a step reads and writes, for people."""
+        """Place of the states, and the bytes that a step reads and writes, for people."""
         return "\n".join(held.remote.told[0] for held in self._held)
 
     # --- steps
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update all parameters that have gradients; returns when states and parameters are on the disks.
+        """Update all parameters that have gradients; return when states and parameters are on the disks.
 
         Raises:
             UnsupportedError: a closure; a parameter that was given another shape, type or device.
             ConfigError: groups that were added before a resume, and were not again.
-            StorageError and others: what a disk says.
+            StorageError and others: a failure of a disk.
         """
         if closure is not None:
             raise UnsupportedError("states on disks take no closure: compute the loss, call backward(), then step()")
@@ -128,9 +132,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._note.put(self.steps)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Step more parameters, whose states get folders and buffers of their own; all workers add them alike.
+        """Add parameters to be stepped, whose states get folders and buffers of their own, on all workers.
 
-        A run that goes on adds them again, after it was made and before its first step.
+        A resumed run adds them again, after it was made and before its first step.
         """
         super().add_param_group(param_group)
         if not hasattr(self, "_held"):
@@ -146,15 +150,16 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._awaited = [group for group in self._awaited if group != number]
 
     def close(self) -> None:
-        """Give the folders back; the parameters stay as they are."""
+        """Close the folders; the parameters stay as they are."""
         with ExitStack() as closing:
             for held in self._held:
                 closing.callback(held.close)
 
     def state_dict(self) -> dict[str, Any]:
-        """As the optimizer itself has it, with all states in memory: of FSDP2's parameters DTensors of the shards.
+        """Return the state dict of the optimizer itself, with all states in memory.
 
-        Training does not need it: every step is on the disks, and `resume` goes on from there.
+        States of FSDP2's parameters are DTensors of the shards. Training does not need it: every step is on the disks,
+        and `resume` goes on from there.
         """
         found: dict[str, Any] = {}
         by_number: dict[int, dict[str, Any]] = {}
@@ -170,7 +175,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave, here or of the optimizer itself."""
+        """Load a state dict of `state_dict`, of this class or of the optimizer itself."""
         states = {
             number: {name: local_part(one) if isinstance(one, torch.Tensor) else one for name, one in state.items()}
             for number, state in state_dict["state"].items()
@@ -199,17 +204,17 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
 @dataclass
 class _Stated:
-    """See saving.Stated."""
+    """Optimizer of one HeldParameters, with the members of saving.Stated."""
 
     remote: RemoteModel
     values: UnitValues
     param_groups: list[dict[str, Any]]
     numbers: Callable[[], dict[str, int]]
-    """By the name of a kept tensor its number in torch's state dicts."""
+    """Number in torch's state dicts by the name of a kept tensor."""
 
 
 def _like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """A state of this worker's part, sharded as its parameter is."""
+    """Return a state of this worker's part, sharded as its parameter is."""
     if not isinstance(parameter, DTensor):
         return local
     mesh, placements = parameter.device_mesh, parameter.placements

@@ -1,4 +1,4 @@
-"""The optimizer of a model in the network: a torch optimizer whose states and steps are on memory devices."""
+"""Optimizer of a model in the network: a torch optimizer with states and steps on memory devices."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from coarse.luwu.torch.timeline import WorkerTimeline
 
 _UNSENT = frozenset({"params", "foreach", "fused", "initial_lr", "differentiable", "capturable", "names"})
-"""What of a group's settings does not travel with a step."""
+"""Names of a group's settings that do not travel with a step."""
 
 
 class NetworkOptimizer(torch.optim.Optimizer):
-    """Steps a model in the network; made by `model_in_network`.
+    """Optimizer of a model in the network; made by `model_in_network`.
 
     Its `param_groups` have the settings of the optimizer that was asked for, and schedulers change them as they do any
     optimizer's. Parameters in the groups stand for values that are elsewhere.
@@ -51,9 +51,9 @@ class NetworkOptimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.remote = remote
         self.dtypes = dtypes
-        """Those that parameters had, by name."""
+        """Types that parameters had, by name."""
         self.steps = 0
-        """Steps that were made, those before a resume too."""
+        """Number of steps that were made, with those before a resume."""
         self.values = UnitValues(remote, placeholders)
         self._divisor = divisor
         self._coefficient = 1.0
@@ -61,7 +61,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self.model = model
         self._worker = WorkerState(model)
         self._taken: dict[str, Any] | None = None
-        """This worker's state at a step that is to be committed, until it is sent."""
+        """State of this worker at a step that is to be committed, until it is sent."""
         self._memories: UnitMemories
         self._backward: Backward
         self._sites: list[Site]
@@ -69,17 +69,17 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._timeline: WorkerTimeline | None = None
 
     def attach(self, memories: UnitMemories, backward: Backward, sites: list[Site]) -> None:
-        """Serve these."""
+        """Attach the model's memories, backward passes and sites."""
         self._memories, self._backward, self._sites = memories, backward, sites
         self._timeline = memories.timeline
 
     # --- training
 
     def step(self, closure: Callable[[], float] | None = None, *, skip: bool = False) -> None:  # type: ignore[override]
-        """Have all parameters with gradients updated, by the mean over all workers; returns at once.
+        """Have all parameters with gradients updated, by the mean over all workers; return at once.
 
-        The update hides behind what comes next; the next forward waits for each unit as it needs it. All workers call
-        it alike. What goes wrong on an optimizer node is raised by the next call that needs it.
+        The update hides behind later work; the next forward waits for each unit as it needs it. All workers make the
+        same call. An error of an optimizer node is raised by the next call that needs it.
 
         Args:
             closure: refused; compute the loss before.
@@ -88,7 +88,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         Raises:
             UnsupportedError: a closure.
             ConfigError: with update="backward", settings that changed since backward began.
-            StorageError, DeadRankError, MismatchError and others: what has happened before.
+            StorageError, DeadRankError, MismatchError and others: an earlier failure.
         """
         if closure is not None:
             raise UnsupportedError(
@@ -115,7 +115,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._memories.look_ahead()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse parameters that come later; torch adds those of the model by it.
+        """Refuse parameters that come later; torch adds those of the model by this method.
 
         Raises:
             UnsupportedError: a group that comes after the optimizer was made.
@@ -128,20 +128,20 @@ class NetworkOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard gradients that no step has used; else there is nothing to do."""
+        """Discard gradients that no step has used, if there are any."""
         if self._backward.has_pushed:
             self.discard()
 
     def discard(self) -> None:
-        """Have gradients since the last step count for nothing; all workers call it alike."""
+        """Discard all gradients since the last step; all workers make the same call."""
         self.remote.discard()
         self._forget_gradients()
 
     def clip_grad_norm(self, max_norm: float) -> torch.Tensor:
-        """The gradients' total 2-norm, by which the next step scales them so that it is at most `max_norm`.
+        """Return the gradients' total 2-norm; the next step scales them so that it is at most `max_norm`.
 
-        As torch.nn.utils.clip_grad_norm_ of the mean over all workers; it waits until all have pushed. All workers call
-        it alike.
+        It is torch.nn.utils.clip_grad_norm_ of the mean over all workers; it waits until all have pushed. All workers
+        make the same call.
 
         Raises:
             RuntimeError: the norm is not finite.
@@ -166,8 +166,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         return torch.tensor(norm, device="cpu")
 
     def wait(self) -> None:
-        """Return once all steps and changed values are committed; all workers call it. What went wrong in them is
-        raised."""
+        """Return once all steps and changed values are committed, or raise their error; all workers call it."""
         self.remote.require_sound()
         self._pay_state()
         if self.remote.is_dirty:
@@ -179,7 +178,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
     def carry(self, **what: Stateful) -> None:
         """Have schedulers, samplers and the like committed with each step, by their state_dict().
 
-        Where the run goes on from a committed step, they are put where they were then; so are the generators of torch,
+        In a run that resumes from a committed step, they are put where they were then; so are the generators of torch,
         numpy and random. Call it last before the loop.
         """
         for name, one in what.items():
@@ -191,11 +190,11 @@ class NetworkOptimizer(torch.optim.Optimizer):
     def summoned(
         self, unit: str | nn.Module | None = None, *, write: bool = False
     ) -> Iterator[dict[str, torch.Tensor]]:
-        """Within, the values of parameters, float32, by name; modules show them too.
+        """Give the values of parameters, float32, by name, within the context; modules show them too.
 
         Args:
             unit: a unit's name (`units`), or a module whose parameters are wanted; None: all.
-            write: take over what is changed; all workers summon the same, and change it alike.
+            write: take over changed values; all workers summon the same, and change it in the same way.
 
         Raises:
             MismatchError: workers have changed values in different ways; nothing is taken over.
@@ -205,31 +204,45 @@ class NetworkOptimizer(torch.optim.Optimizer):
 
     @property
     def units(self) -> list[str]:
-        """The names of the units, in order; "" is what the model itself has beside them."""
+        """Names of the units, in order; "" is the part of the model beside them."""
         return [unit.name for unit in self.remote.declaration.model.units]
 
     def save(self, folder: str | Path, *, states: bool = True) -> None:
-        """Write the parameters to a folder as Hugging Face does (safetensors in shards, an index), and the optimizer's
-        states beside them. Not more than a shard is in memory at a time. Worker 0 writes, and others return at once.
+        """Write the parameters to a folder in Hugging Face's format, and the optimizer's states beside them.
+
+        The format is safetensors in shards, and an index. Not more than a shard is in memory at a time. Worker 0
+        writes, and others return at once.
         """
         saving.save(self, Path(folder), states=states)
 
     def load(self, folder: str | Path) -> None:
-        """Take parameters, and states where there are any, from such a folder; all call it, and worker 0 reads it."""
+        """Load parameters, and states if there are any, from such a folder.
+
+        All workers call it, and worker 0 reads the folder.
+        """
         saving.load(self, Path(folder))
 
     def state_dict(self) -> dict[str, Any]:
-        """As the optimizer itself has it, with all states in this worker's memory; no other worker takes part."""
+        """Return the state dict of the optimizer itself, with all states in this worker's memory.
+
+        No other worker takes part.
+        """
         return saving.optimizer_state(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave, here or of the optimizer itself; all call it, worker 0's counts."""
+        """Load a state dict of `state_dict`, of this class or of the optimizer itself.
+
+        All workers call it, and worker 0's counts.
+        """
         saving.load_optimizer_state(self, state_dict)
 
     # --- the end
 
     def close(self) -> None:
-        """Commit what is not, and leave; the model cannot be used afterwards. shutdown() does it, too."""
+        """Commit all that is not committed, and leave; the model cannot be used afterwards.
+
+        shutdown() does it, too.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -246,11 +259,11 @@ class NetworkOptimizer(torch.optim.Optimizer):
     # --- within
 
     def before_pull(self) -> None:
-        """A forward begins, or goes on: what was stepped with the optimizer has been."""
+        """Send this worker's late state, as a forward begins: schedulers have been stepped by now."""
         self._pay_state()
 
     def before_push(self) -> None:
-        """Gradients are about to be pushed; see `freeze` of RemoteModel."""
+        """Freeze the settings where gradients are about to be pushed; see `freeze` of RemoteModel."""
         declaration = self.remote.declaration
         if not declaration.in_backward or self._frozen is not None:
             return
@@ -260,7 +273,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self.remote.freeze(self._frozen, self._divisor)
 
     def require_pass(self) -> None:
-        """ConfigError where a backward comes that was not declared."""
+        """Raise ConfigError where a backward comes that was not declared."""
         declaration = self.remote.declaration
         if declaration.in_backward and self._backward.num_passes >= declaration.num_passes:
             raise ConfigError(
@@ -275,7 +288,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._backward.on_step()
 
     def settings(self) -> str:
-        """The groups' settings as they travel: the same text for the same values."""
+        """Return the groups' settings as they travel: the same text for the same values."""
         return json.dumps([plain_settings(group) for group in self.param_groups], sort_keys=True)
 
     def _take_state(self) -> None:
@@ -292,7 +305,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self.remote.send_state(self._worker.sealed(taken, settings))
 
     def numbers(self) -> dict[str, int]:
-        """By a parameter's name its number in torch's state dicts."""
+        """Return the numbers of parameters in torch's state dicts, by name."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         return {parameter.parameter_name: number for number, parameter in enumerate(parameters)}
 
@@ -304,11 +317,11 @@ class NetworkOptimizer(torch.optim.Optimizer):
 
     @property
     def has_pushed(self) -> bool:
-        """Whether there are gradients that no step has used."""
+        """True if there are gradients that no step has used."""
         return self._backward.has_pushed
 
     def resume(self, step: int, state: bytes) -> None:
-        """Be as this worker was at a committed step."""
+        """Restore this worker's state at a committed step."""
         self.steps = step
         for group, settings in zip(self.param_groups, self._worker.restore(state), strict=True):
             group.update(settings)
@@ -330,7 +343,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
 
 
 def plain_settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a group's settings a step needs, as JSON has it."""
+    """Return a group's settings that a step needs, as JSON values."""
     found: dict[str, Any] = {}
     for name, value in group.items():
         if name in _UNSENT:

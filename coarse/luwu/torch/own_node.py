@@ -1,4 +1,4 @@
-"""An optimizer node in the worker's own process: the machines and disks of a memory device's, without the device."""
+"""Optimizer node in the worker's own process: the machines and disks of a memory device, without it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ _PAGE_BYTES = 4096
 
 
 class OwnNode:
-    """To a RemoteModel a link like any other; the thread at its other end serves one worker."""
+    """Link to an optimizer node for a RemoteModel; the thread at its other end serves one worker."""
 
     client = CLIENT
     local_proxy = DEVICE
 
     def __init__(self, capacity_bytes: int, clock: Clock, stall_timeout_s: float, num_processes_here: int) -> None:
-        """`capacity_bytes`: of memory that is taken as it is needed; as many processes share the cores."""
+        """Start the thread.
+
+        `capacity_bytes` is the size of memory, which is taken as it is needed. `num_processes_here` processes share the
+        cores.
+        """
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
         self.models: dict[int, Callable[[Any], None]] = {}
-        """By number of the model, who takes its records."""
+        """Function that takes the records of each model, by the model's number."""
         self._clock = clock
         self._arrived = threading.Condition(self.lock)
         self._inbox: deque[Any] = deque()
@@ -59,21 +63,21 @@ class OwnNode:
 
     @property
     def protocol(self) -> OwnNode:
-        """What of a client's protocol a model asks for."""
+        """Part of a client's protocol that a model asks for."""
         return self
 
     # --- the worker's end
 
     def send(self, records: list[Any]) -> None:
-        """Give records, which are read after the next `ring_bells`."""
+        """Queue records, which are read after the next `ring_bells`."""
         self._inbox.extend(one.record for one in records)
 
     def ring_bells(self) -> None:
-        """Have them read."""
+        """Have the queued records read."""
         self._woken.set()
 
     def tell(self, records: list[Any]) -> None:
-        """Both."""
+        """Send records, and have them read."""
         with self.lock:
             self.send(records)
             self.ring_bells()
@@ -83,7 +87,7 @@ class OwnNode:
         self._arrived.notify_all()
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until something is so; False after the time."""
+        """Wait until `is_done()`; return False after the time."""
         limit_s = self.stall_timeout_s if timeout_s is None else timeout_s
         with self.lock:
             self.ring_bells()
@@ -93,7 +97,7 @@ class OwnNode:
             return is_done()
 
     def close(self) -> None:
-        """End, once all models are closed."""
+        """End the thread, once all models are closed."""
         self._is_ending = True
         self._woken.set()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Where a model's parameters are used, and which of them are pulled and pushed together."""
+"""Plan of the places where a model's parameters are used, and of those that are pulled together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPUTE_TYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16, t
 
 @dataclass(frozen=True)
 class Use:
-    """A place in a module where a parameter stands."""
+    """Place in a module where a parameter stands."""
 
     module: nn.Module
     attribute: str
@@ -29,7 +29,7 @@ class Use:
 
 @dataclass(eq=False)
 class PlannedSite:
-    """A module during whose forward parameters are there."""
+    """Module during whose forward parameters are there."""
 
     name: str
     module: nn.Module
@@ -39,7 +39,7 @@ class PlannedSite:
 
     @property
     def units(self) -> list[int]:
-        """The units that it needs, each once."""
+        """Units that it needs, each once."""
         return list(dict.fromkeys(use.unit for use in self.uses))
 
 
@@ -50,18 +50,18 @@ class ModelPlan:
     sites: list[PlannedSite]
     units: tuple[PagedUnit, ...]
     parameters: tuple[tuple[nn.Parameter, ...], ...]
-    """By unit and tensor."""
+    """Parameters by unit and tensor."""
 
 
 def plan_model(model: nn.Module, units: Units) -> ModelPlan:
-    """The sites and units of a model.
+    """Plan the sites and units of a model.
 
-    Sites are the repeated blocks, or what `units` names; without `units` also modules outside of blocks that own
-    matrices, such as embeddings and heads; and the model itself for all the rest. The trainable and the frozen
+    Sites are the repeated blocks, or the modules that `units` names; without `units` also modules outside of blocks
+    that own matrices, such as embeddings and heads; and the model itself for all the rest. The trainable and the frozen
     parameters of a site are a unit each. A parameter that several sites use is a unit's of the first.
 
     Raises:
-        ConfigError, UnsupportedError: what cannot be planned.
+        ConfigError, UnsupportedError: a model that cannot be planned.
     """
     _require_plain(model)
     sites = [PlannedSite(name, module) for name, module in _site_modules(model, units)]
@@ -93,7 +93,7 @@ def plan_model(model: nn.Module, units: Units) -> ModelPlan:
 
 
 def _require_plain(model: nn.Module) -> None:
-    """Refuse what is sharded, on an accelerator, or of a type that is not kept."""
+    """Refuse parameters that are sharded, on an accelerator, or of a type that is not kept."""
     require_no_ddp(model)
     for module in model.modules():
         require_unsharded(module)
@@ -111,7 +111,7 @@ def _require_plain(model: nn.Module) -> None:
 
 
 def _site_modules(model: nn.Module, units: Units) -> Iterator[tuple[str, nn.Module]]:
-    """Sites in the order of the model's modules, the model itself last."""
+    """Yield sites in the order of the model's modules, the model itself last."""
     chosen = {id(module) for _, module in chosen_blocks(model, units)}
     yield from _within("", model, chosen, takes_matrices=units is None)
     yield "", model
@@ -130,14 +130,14 @@ def _within(name: str, module: nn.Module, chosen: set[int], *, takes_matrices: b
 
 
 def _is_matrix(module: nn.Module) -> bool:
-    """Return whether a module owns a matrix; of a compiled one, whether anything within does."""
+    """Return whether a module owns a matrix; for a compiled one, whether any module within does."""
     if is_compiled(module):
         return any(parameter.dim() > 1 for parameter in module.parameters())
     return can_run(module) and any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
 
 
 def _own_modules(module: nn.Module, inner: set[int]) -> Iterator[nn.Module]:
-    """A site's module, and those within it that are in no site within the site."""
+    """Yield a site's module, and those within it that are in no site within the site."""
     yield module
     for child in module.children():
         if id(child) not in inner:

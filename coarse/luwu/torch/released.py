@@ -1,4 +1,4 @@
-"""Parameters whose values are elsewhere: they stand in a module in place of the real ones, and refuse to be used."""
+"""Parameters with values elsewhere: they stand in modules for the real ones, and refuse to be used."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _COPY = torch.ops.aten.copy_.default
 
 
 class Released(torch.Tensor):
-    """A parameter without values, of the shape and type that it has while its module computes."""
+    """Parameter without values, of the shape and type that it has while its module computes."""
 
     parameter_name: str
     is_pushed: Callable[[], bool]
-    """Whether gradients of it lie on an optimizer node."""
+    """Function that returns whether gradients of it lie on an optimizer node."""
     accept: Callable[[torch.Tensor], bool]
-    """Takes values that are copied into it while a state dict is loaded; False at other times."""
+    """Function that takes values which are copied into it while a state dict is loaded; False at other times."""
 
     @staticmethod
     def __new__(
@@ -32,7 +32,7 @@ class Released(torch.Tensor):
         is_pushed: Callable[[], bool],
         accept: Callable[[torch.Tensor], bool],
     ) -> Released:
-        """One for the parameter `like`."""
+        """Make a placeholder for the parameter `like`."""
         made = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, dtype=dtype, device=torch.device("cpu"), requires_grad=False
         )
@@ -47,7 +47,7 @@ class Released(torch.Tensor):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """No operation works on it but those that need no values."""
+        """Refuse all operations but those that need no values."""
         if func is _DETACH:
             one = args[0]
             return cls(one.parameter_name, one, one.dtype, one.is_pushed, one.accept)
@@ -79,7 +79,7 @@ class Released(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        """Itself: there is no other."""
+        """The placeholder detached; it has no values."""
         return self.detach()
 
     @data.setter
@@ -90,14 +90,14 @@ class Released(torch.Tensor):
         )
 
     def __reduce_ex__(self, protocol: object) -> Any:  # noqa: ANN401
-        """It has nothing to be saved."""
+        """Refuse to be saved, as there are no values."""
         raise NotKeptError(
             f"{self.parameter_name!r} cannot be saved, for its values are on an optimizer node; save state_dict(), or "
             "call optimizer.save()"
         )
 
     def __deepcopy__(self, memo: object) -> Released:
-        """It has nothing to be copied."""
+        """Refuse to be copied, as there are no values."""
         raise NotKeptError(f"{self.parameter_name!r} cannot be copied, for its values are on an optimizer node")
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
@@ -111,7 +111,7 @@ def released_parameter(
     is_pushed: Callable[[], bool],
     accept: Callable[[torch.Tensor], bool],
 ) -> nn.Parameter:
-    """What stands in a module for `parameter`, and in the optimizer's groups."""
+    """Return the placeholder of `parameter` for its module, and for the optimizer's groups."""
     return nn.Parameter(Released(name, parameter, dtype, is_pushed, accept), requires_grad=parameter.requires_grad)
 
 

@@ -1,9 +1,9 @@
-"""Files of a folder that are replaced together: after a crash at any moment the old ones are whole, or the new ones.
+"""Files of a folder that are replaced together: after a crash all old ones are whole, or all new ones.
 
 [Note: replacing] New files are written under names that end with `.new`, and synced. Then a list of them is put into
-the folder, by one rename: from there on the new files count, and whoever finds the list goes on with what it says,
-which is to give them their names and to remove what else there is of old files, and of new ones that were never listed.
-At last the list goes.
+the folder, by one rename: from there on the new files count. A process that finds the list goes on with its work: it
+gives the new files their names, and removes other old files, and new ones that were never listed. At last the list
+goes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _NEW, _LIST = ".new", "saved.json"
 
 
 class Replacement:
-    """Replaces the files of a folder whose names match a pattern; others stay as they are."""
+    """Replacement of the files of a folder whose names match a pattern; others stay as they are."""
 
     def __init__(self, folder: Path, pattern: str, disk: Disk | None = None) -> None:
-        """Finish what a crash has interrupted, where there is something."""
+        """Finish a replacement that a crash has interrupted, if there is one."""
         self._folder = folder
         self._pattern = re.compile(pattern)
         self._disk = disk or Disk()
@@ -30,7 +30,7 @@ class Replacement:
         self.finish()
 
     def path(self, name: str) -> Path:
-        """Return where the new file of a name is to be written."""
+        """Return the path at which the new file of a name is to be written."""
         self._names.append(name)
         return self._folder / f"{name}{_NEW}"
 
@@ -40,7 +40,7 @@ class Replacement:
         self._names[self._names.index(before)] = name
 
     def commit(self) -> None:
-        """Have the new files take the place of the old ones; returns once that is on the disk."""
+        """Have the new files take the place of the old ones; return once that is on the disk."""
         for name in self._names:
             self._sync(self._folder / f"{name}{_NEW}")
         listed = self._folder / f"{_LIST}{_NEW}"
@@ -52,7 +52,7 @@ class Replacement:
         self.finish()
 
     def finish(self) -> None:
-        """Go on with what the list says, if there is one."""
+        """Carry out the list, if there is one."""
         raw = self._disk.content(self._folder / _LIST)
         if raw is None:
             return

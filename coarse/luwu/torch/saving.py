@@ -29,41 +29,41 @@ if TYPE_CHECKING:
     from coarse.luwu.torch.values import UnitValues
 
 STATE_NAMES = {"Adam": ("exp_avg", "exp_avg_sq"), "AdamW": ("exp_avg", "exp_avg_sq"), "SGD": ("momentum_buffer",)}
-"""As torch.optim has them, in the order of a unit's arrays."""
+"""Names of states in torch.optim, in the order of a unit's arrays."""
 _DOCUMENT = "optimizer.json"
 _FILES = r"(model|optimizer)(-\d+|(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)|optimizer\.json"
-"""Names of the files that belong together, those of shards while their number is not known too."""
+"""Pattern of the files that belong together, with those of shards whose number is not known yet."""
 _SHARD_BYTES = 1024 * MIB
 _MISSING = f"safetensors files need the package safetensors; install it with: {how_to_install('snapshot')}"
 
 
 class Stated(Protocol):
-    """An optimizer whose states are kept elsewhere, as far as state dicts want it."""
+    """Optimizer whose states are kept elsewhere, with the members that state dicts need."""
 
     remote: RemoteModel
     values: UnitValues
     param_groups: list[dict[str, Any]]
 
     def numbers(self) -> dict[str, int]:
-        """By the name of a kept tensor its number in torch's state dicts."""
+        """Return the numbers in torch's state dicts, by the names of kept tensors."""
         ...
 
 
 class Saveable(Stated, Protocol):
-    """A NetworkOptimizer, as far as files want it."""
+    """NetworkOptimizer with the members that files need."""
 
     steps: int
     dtypes: dict[str, torch.dtype]
     model: nn.Module
-    """Whose buffers are saved beside the parameters."""
+    """Model whose buffers are saved beside the parameters."""
 
     def settings(self) -> str:
-        """The groups' settings, as JSON."""
+        """Return the groups' settings, as JSON."""
         ...
 
 
 def save(optimizer: Saveable, folder: Path, *, states: bool) -> None:
-    """See NetworkOptimizer.save."""
+    """Save a model and its states to a folder; see NetworkOptimizer.save."""
     if current().client_index != 0:
         return
     try:
@@ -85,7 +85,7 @@ def save(optimizer: Saveable, folder: Path, *, states: bool) -> None:
 
 
 def load(optimizer: Saveable, folder: Path) -> None:
-    """See NetworkOptimizer.load."""
+    """Load a model and its states from a folder; see NetworkOptimizer.load."""
     reader, said = None, {"error": "", "has_states": False, "document": {}}
     if current().client_index == 0:
         try:
@@ -117,7 +117,7 @@ def load(optimizer: Saveable, folder: Path) -> None:
 
 
 def optimizer_state(optimizer: Stated) -> dict[str, Any]:
-    """See NetworkOptimizer.state_dict."""
+    """Return the state dict of an optimizer; see NetworkOptimizer.state_dict."""
     remote = optimizer.remote
     model = remote.declaration.model
     names = STATE_NAMES[remote.declaration.optimizer][: model.num_states]
@@ -144,7 +144,7 @@ def optimizer_state(optimizer: Stated) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: Stated, state_dict: Mapping[str, Any]) -> None:
-    """See NetworkOptimizer.load_state_dict."""
+    """Load a state dict into an optimizer; see NetworkOptimizer.load_state_dict."""
     groups = state_dict["param_groups"]
     sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in optimizer.param_groups]
     if sizes[0] != sizes[1]:
@@ -176,7 +176,7 @@ def load_optimizer_state(optimizer: Stated, state_dict: Mapping[str, Any]) -> No
 
 
 def _parameters(optimizer: Saveable, steps: dict[str, int]) -> Iterator[dict[str, torch.Tensor]]:
-    """Worker 0's buffers, then unit by unit the parameters."""
+    """Yield worker 0's buffers, then unit by unit the parameters."""
     yield {name: buffer.clone() for name, buffer in kept_buffers(optimizer.model).items()}
     for unit, of in enumerate(optimizer.remote.declaration.model.units):
         values, of_unit = optimizer.values.read(unit)
@@ -196,7 +196,7 @@ def _states(optimizer: Saveable) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def _write_shards(files: Replacement, stem: str, parts: Iterator[dict[str, torch.Tensor]]) -> None:
-    """Files of at most _SHARD_BYTES, or of one unit where that is more, and an index where there are several."""
+    """Write files of at most _SHARD_BYTES, or of one larger unit, and an index where there are several."""
     try:
         from safetensors.torch import save_file
     except ImportError as error:
@@ -231,7 +231,7 @@ def _write_shards(files: Replacement, stem: str, parts: Iterator[dict[str, torch
 
 
 class _Reader:
-    """The tensors of a folder, found by name and read one at a time; everything is checked before any is read."""
+    """Tensors of a folder, found by name and read one at a time; all are checked before any is read."""
 
     def __init__(self, optimizer: Saveable, folder: Path) -> None:
         model, self._model = optimizer.remote.declaration.model, optimizer.model
@@ -255,16 +255,16 @@ class _Reader:
         return {name: self._tensors[name][1]() for name in kept_buffers(self._model) if name in self._tensors}
 
     def parameter(self, name: str) -> torch.Tensor:
-        """A parameter."""
+        """Return a parameter."""
         return self._tensors[name][1]()
 
     def state(self, state: str, name: str) -> torch.Tensor:
-        """A state of a parameter."""
+        """Return a state of a parameter."""
         return self._states[f"{state}/{name}"][1]()
 
 
 _Found = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
-"""By name a tensor's shape, and what reads it."""
+"""Shape of each tensor by name, and the function that reads it."""
 
 
 def _files_of(folder: Path, stem: str) -> _Found:

@@ -1,10 +1,10 @@
-"""What happens around each site's forward and backward: units are pulled, gradients are born and pushed.
+"""Hooks around each site's forward and backward: units are pulled, gradients are born and pushed.
 
 [Note: calls] Every forward of a site is a call of its own, with parameters (leaves of autograd's graph) of its own over
 the same memory. So a module that is called twice, or a parameter that two modules share, gives its gradients in parts:
-each call pushes what backward has made of its leaves, in the order in which backward leaves the calls. A call whose
-inputs want no gradients is not seen to be left, and is pushed at backward's end. Activation checkpointing computes a
-forward again within backward: that is a call, too, whose leaves autograd drops.
+each call pushes the gradients that backward has made of its leaves, in the order in which backward leaves the calls. A
+call whose inputs want no gradients is not seen to be left, and is pushed at backward's end. Activation checkpointing
+computes a forward again within backward: that is a call, too, whose leaves autograd drops.
 
 [Note: gradients that are not kept] `torch.autograd.grad` towards inputs goes through calls and adds to no leaf. Such a
 pass has units pulled, but pushes nothing, ends no pass, and leaves its calls to a backward that comes. With
@@ -34,7 +34,7 @@ from coarse.torch.structures import kept_tensors, tensors_in, with_tensors
 
 
 class _Gradients:
-    """A call's gradients of one unit: one flat array, which is made when the first comes."""
+    """Gradients of one unit in a call: one flat array, which is made when the first comes."""
 
     def __init__(self, remote: RemoteModel, unit: int) -> None:
         self._remote = remote
@@ -44,7 +44,7 @@ class _Gradients:
         self.present = 0
 
     def of(self, tensor: int, dtype: torch.dtype) -> torch.Tensor:
-        """Where a tensor's gradient goes: zeros at first."""
+        """Return the place of a tensor's gradient: zeros at first."""
         declared = self._remote.declaration
         of_unit = declared.model.units[self._unit]
         if self.room is None and self.source is None:
@@ -59,46 +59,46 @@ class _Gradients:
 
 
 class Call:
-    """One forward of a site, until backward has left it."""
+    """Forward of a site, until backward has left it."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.leaves: dict[tuple[int, int], nn.Parameter] = {}
         self._versions: dict[tuple[int, int], int] = {}
-        """Of the leaves when they were made."""
+        """Versions of the leaves when they were made."""
         self.gradients: dict[int, _Gradients] = {}
         self._accumulators: list[torch.autograd.graph.Node] = []
         """Autograd's nodes that add to the leaves' gradients."""
         self._passed: list[tuple[torch.Tensor, torch.autograd.graph.Node, torch.autograd.graph.Node | None]] = []
-        """Until its forward has ended: views of inputs, their nodes, and those of the inputs."""
+        """Views of inputs, their nodes, and those of the inputs, until its forward has ended."""
         self._exits: list[torch.autograd.graph.Node] = []
         """Autograd's nodes by which backward leaves the call towards its inputs."""
         self._num_left = 0
-        """Of those, how many the pass that is under way has come to."""
+        """Number of those nodes that the pass under way has come to."""
         self.is_entered = False
         self.accumulates = False
-        """Whether the pass that has entered it adds to gradients of leaves."""
+        """True if the pass that has entered it adds to gradients of leaves."""
         self.is_pushed = False
         self.begin_s = 0.0
-        """When its forward or backward began, where that is recorded."""
+        """Seconds at which its forward or backward began, where that is recorded."""
 
     def begin(self) -> None:
-        """Its forward or backward begins."""
+        """Begin its forward or backward."""
         if (timeline := self.site.backward.memories.timeline) is not None:
             self.begin_s = timeline.now_s()
 
     def end(self, phase: str) -> None:
-        """Its forward or backward has ended."""
+        """End its forward or backward."""
         if (timeline := self.site.backward.memories.timeline) is not None:
             timeline.computed(f"{phase} of {self.site.name or 'the root'}", self.begin_s)
 
     def on_enter(self, *, accumulates: bool) -> None:
-        """A pass goes through the call."""
+        """Enter the call in a pass."""
         self.is_entered, self.accumulates = True, accumulates
         self._num_left = 0
 
     def make_leaf(self, unit: int, tensor: int, *, requires_grad: bool) -> nn.Parameter:
-        """A parameter of this call."""
+        """Make a parameter of this call."""
         known = self.leaves.get((unit, tensor))
         if known is not None:
             return known
@@ -123,12 +123,14 @@ class Call:
 
     @property
     def is_seen_to_end(self) -> bool:
-        """Whether backward says when it has left the call."""
+        """True if backward is seen to leave the call."""
         return bool(self._exits)
 
     def take_in(self, given: torch.Tensor) -> torch.Tensor:
-        """Return another view of an input, by which backward is seen to leave the call: when all within the call that
-        uses it has been computed."""
+        """Return another view of an input, by which backward is seen to leave the call.
+
+        It leaves when all within the call that uses the input has been computed.
+        """
         if not given.requires_grad or given.layout is not torch.strided:
             return given
         passed = given.view_as(given)
@@ -137,8 +139,10 @@ class Call:
         return passed
 
     def watch_exits(self) -> None:
-        """Have backward say where it leaves; its forward has ended. An input that the call has written to in place
-        goes back in the graph to where it was before."""
+        """Watch the nodes by which backward leaves the call, whose forward has ended.
+
+        An input that the call has written to in place goes back in the graph to the node that it had before.
+        """
         for passed, own, before in self._passed:
             node = own if passed.grad_fn is own else before
             if node is not None:
@@ -148,7 +152,7 @@ class Call:
         self._passed.clear()
 
     def on_exit(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Backward has come to one of the nodes by which it leaves."""
+        """Note that backward has come to one of the nodes by which it leaves."""
         for gradient in gradients:
             if gradient is not None and gradient.requires_grad:  # see [Note: gradients that are not kept]
                 gradient.register_hook(_entering(self))
@@ -161,10 +165,10 @@ class Call:
         return any(map(will_be_executed, self._accumulators))
 
     def require_unwritten(self) -> None:
-        """Return where nobody has written to a parameter of this call.
+        """Raise NotKeptError where a parameter of this call was written to.
 
         Raises:
-            NotKeptError: somebody has, in a way that torch counts; the memory was pulled for this call alone.
+            NotKeptError: a write that torch counts; the memory was pulled for this call alone.
         """
         for (unit, tensor), leaf in self.leaves.items():
             if leaf._version != self._versions[unit, tensor]:
@@ -175,7 +179,7 @@ class Call:
                 )
 
     def bear(self, unit: int, tensor: int) -> None:
-        """Autograd is about to add to a leaf's gradient: have it lie in the unit's flat array."""
+        """Place a leaf's gradient in the unit's flat array, as autograd is about to add to it."""
         self.site.backward.require_open(self)
         self.site.backward.enter(self)  # by a way that nobody has seen, and that needs no values
         leaf = self.leaves[unit, tensor]
@@ -185,7 +189,7 @@ class Call:
 
 
 class Site:
-    """A module whose parameters are there during its forward and backward alone."""
+    """Module whose parameters are there during its forward and backward alone."""
 
     def __init__(
         self, planned: PlannedSite, backward: Backward, placeholders: dict[tuple[int, int], nn.Parameter]
@@ -197,18 +201,18 @@ class Site:
         self._placeholders = placeholders
         self._modules = planned.own_modules
         self._calls: list[Call | None] = []
-        """Of forwards under way, the innermost last."""
+        """Calls of forwards under way, the innermost last."""
         # first, so that others' hooks find parameters: torch's old weight_norm and spectral_norm compute by them
         planned.module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
         planned.module.register_forward_hook(self._after, always_call=True)
 
     def units_within(self, module: nn.Module) -> list[int]:
-        """The units of parameters that stand in a module, as far as they are this site's."""
+        """Return the units of parameters that stand in a module, as far as they are this site's."""
         inside = {id(one) for one in module.modules()}
         return [use.unit for use in self._uses if id(use.module) in inside]
 
     def show(self, parameters: Mapping[tuple[int, int], nn.Parameter]) -> None:
-        """Have modules show these in place of what they show now."""
+        """Have modules show these parameters in place of those that they show now."""
         for use in self._uses:
             shown = parameters.get((use.unit, use.tensor))
             if shown is not None:
@@ -232,7 +236,7 @@ class Site:
         return passed
 
     def _require_none_unfrozen(self) -> None:
-        """ConfigError where a parameter wants gradients that has no states."""
+        """Raise ConfigError where a parameter wants gradients that has no states."""
         for use in self._uses:
             tensor = self.backward.memories.all[use.unit].unit.tensors[use.tensor]
             if self._placeholders[use.unit, use.tensor].requires_grad and not tensor.is_trainable:
@@ -270,7 +274,7 @@ class Site:
 
 
 def _entering(call: Call) -> Callable[[object], None]:
-    """What an output's hook does; it keeps the call alive as long as the graph."""
+    """Return the hook of an output, which keeps the call alive as long as the graph."""
 
     def enter(_: object) -> None:
         call.site.backward.enter(call)
@@ -279,7 +283,7 @@ def _entering(call: Call) -> Callable[[object], None]:
 
 
 def _leaving(call: weakref.ref[Call]) -> Callable[[Sequence[torch.Tensor | None]], None]:
-    """What a node's hook does by which backward leaves a call."""
+    """Return the hook of a node by which backward leaves a call."""
 
     def leave(gradients: Sequence[torch.Tensor | None]) -> None:
         if (alive := call()) is not None:
@@ -289,7 +293,7 @@ def _leaving(call: weakref.ref[Call]) -> Callable[[Sequence[torch.Tensor | None]
 
 
 class Backward:
-    """Backward passes of a model: which calls are in, in which order they push, and when a pass ends."""
+    """Backward passes of a model: the calls within, the order of their pushes, and the end of a pass."""
 
     def __init__(
         self,
@@ -298,7 +302,10 @@ class Backward:
         before_push: Callable[[], None],
         require_pass: Callable[[], None],
     ) -> None:
-        """`before_push` is called before pushes, and `require_pass` where a backward begins: it may raise."""
+        """Start without passes.
+
+        `before_push` is called before pushes, and `require_pass` where a backward begins: it may raise.
+        """
         self._require_pass = require_pass
         self.remote = remote
         self.memories = memories
@@ -313,24 +320,24 @@ class Backward:
         self._waiting: weakref.WeakSet[Call] = weakref.WeakSet()
         """Calls whose gradients no backward has made yet."""
         self.has_pushed = False
-        """Whether anything was pushed since the last step."""
+        """True if anything was pushed since the last step."""
         self.num_passes = 0
-        """Since the last step."""
+        """Number of passes since the last step."""
 
     def on_step(self) -> None:
-        """A step was asked for, or gradients are discarded."""
+        """Reset the passes, as a step was asked for, or gradients are discarded."""
         self.has_pushed = False
         self.num_passes = 0
         self._entered.clear()
         self._accumulating.clear()
 
     def await_backward(self, call: Call) -> None:
-        """A forward has ended whose backward may come; within a backward it is one that is computed again."""
+        """Await the backward of a forward that has ended, unless a backward has computed it again."""
         if not is_in_backward():
             self._waiting.add(call)
 
     def require_open(self, call: Call) -> None:
-        """RuntimeError where a call gets gradients that come too late to be pushed."""
+        """Raise RuntimeError where a call gets gradients that come too late to be pushed."""
         if call.is_pushed:
             raise RuntimeError(
                 f"{call.site.name or 'the model'} gets gradients after they were pushed: a backward goes through its "
@@ -338,7 +345,7 @@ class Backward:
             )
 
     def enter(self, call: Call) -> None:
-        """Backward reaches a call's output: its units are needed again."""
+        """Enter a call whose output backward reaches, so that its units are needed again."""
         if call.is_entered:
             return
         task = backward_task()
@@ -357,12 +364,14 @@ class Backward:
         call.begin()
 
     def _is_to_accumulate(self, first: Call) -> bool:
-        """Return whether the pass that is under way adds to any gradient, also of calls that it will come to; within
-        another pass that does, as reentrant checkpointing has it, it does."""
+        """Return whether the pass under way adds to any gradient, also of calls that it will come to.
+
+        It does within another pass that does, as in reentrant checkpointing.
+        """
         return bool(self._accumulating) or any(call.is_to_accumulate() for call in (first, *self._waiting))
 
     def leave(self, call: Call) -> None:
-        """Backward has computed all within a call."""
+        """Push or release a call, all within which backward has computed."""
         if not call.is_entered or call.is_pushed:
             return
         for calls in self._entered.values():
@@ -371,7 +380,7 @@ class Backward:
         self._end_call(call)
 
     def _end(self, task: int) -> None:
-        """A backward has ended: push what it did not say to have left, in the order in which it came there."""
+        """End a backward: push the calls that it was not seen to leave, in the order in which it came there."""
         for call in self._entered.pop(task, []):
             self._end_call(call)
         if task in self._accumulating:
@@ -381,7 +390,7 @@ class Backward:
             self.remote.end_pass()
 
     def _end_call(self, call: Call) -> None:
-        """A pass is through with a call: push its gradients, if the pass makes any."""
+        """End a call in a pass: push its gradients, if the pass makes any."""
         if call.accumulates:
             self._push(call)
             return
@@ -390,7 +399,7 @@ class Backward:
         self.memories.release(call.site.units)
 
     def _is_awaited(self, unit: int) -> bool:
-        """Whether other calls have gradients of a unit still to come."""
+        """Return whether other calls have gradients of a unit still to come."""
         return any(unit in other.site.units for other in self._waiting)
 
     def _push(self, call: Call) -> None:

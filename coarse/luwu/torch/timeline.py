@@ -1,4 +1,4 @@
-"""When a worker computed, and waited for parameters: a trace to be seen beside those of optimizer nodes."""
+"""Trace of a worker's computes and waits for parameters, to be seen beside optimizer nodes' traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPUTE, _PULLS, _PUSHES = 0, 1, 2
 
 
 class WorkerTimeline:
-    """Records from a model's making to its end."""
+    """Recorder of a worker's spans, from a model's making to its end."""
 
     def __init__(self, worker: int, folder: str) -> None:
         self._folder = Path(folder)
@@ -34,22 +34,22 @@ class WorkerTimeline:
         self._clock = WallClock()
 
     def now_s(self) -> float:
-        """Seconds on the clock of the trace."""
+        """Return the seconds on the clock of the trace."""
         return self._clock.now_s()
 
     def computed(self, what: str, begin_s: float) -> None:
-        """What began at `begin_s` ends now."""
+        """Record a compute that began at `begin_s` and ends now."""
         self._trace.span(what, "compute", begin_s, self.now_s(), lane=_COMPUTE)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """What happens within is waiting."""
+        """Record the time within the context as waiting."""
         begin_s = self.now_s()
         yield
         self._trace.span(what, "wait", begin_s, self.now_s(), lane=_COMPUTE)
 
     def copied(self, copy: Copy, begin_s: float, end_s: float) -> None:
-        """A chunk was copied, by the thread that carries."""
+        """Record a copy of a chunk by the thread that carries."""
         is_pull = copy.pulled is not None
         name = f"unit {copy.span.unit}, chunk {copy.span.chunk}"
         self._trace.span(name, "pull" if is_pull else "push", begin_s, end_s, lane=_PULLS if is_pull else _PUSHES)

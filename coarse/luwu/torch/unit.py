@@ -1,4 +1,4 @@
-"""One unit on a worker: its parameters' memory, which is there while somebody uses it."""
+"""Unit on a worker: its parameters' memory, which is there while it is used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TORCH = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16, DType.FL
 
 
 class UnitMemory:
-    """A unit's flat array of parameters, in the type in which workers compute; empty while nobody uses it."""
+    """Flat array of a unit's parameters, in the type of the workers' compute; empty while it is not used."""
 
     def __init__(self, remote: RemoteModel, number: int, timeline: WorkerTimeline | None) -> None:
         model = remote.declaration.model
@@ -39,21 +39,21 @@ class UnitMemory:
         self._num_users = 0
         self._pulled: Pulled | None = None
         self._leaves: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
-        """What backwards that are still to come have saved."""
+        """Leaves that backwards still to come have saved."""
 
     @property
     def nbytes(self) -> int:
-        """Of the memory that it takes now."""
+        """Bytes of the memory that it takes now."""
         return self._storage.nbytes()
 
     @property
     def is_here(self) -> bool:
-        """Whether it was asked for and not released."""
+        """True if it was asked for and not released."""
         return self._pulled is not None
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody needs it now."""
+        """True if some call needs it now."""
         return self._num_users > 0
 
     def ask(self) -> None:
@@ -75,13 +75,13 @@ class UnitMemory:
         self._num_users += 1
 
     def release(self) -> None:
-        """One user less; without any its memory is given back."""
+        """Remove one user; without any its memory is given back."""
         self._num_users -= 1
         if not self._num_users:
             self.drop()
 
     def drop(self) -> None:
-        """Give its memory back, unless somebody uses it."""
+        """Give its memory back, unless it is used."""
         if self._pulled is None or self._num_users:
             return
         self._remote.wait_for_pull(self._pulled)  # it is being written to
@@ -89,7 +89,7 @@ class UnitMemory:
         self._storage.resize_(0)
 
     def leaf(self, tensor: int, *, requires_grad: bool) -> nn.Parameter:
-        """A parameter for one forward, whose memory is this unit's."""
+        """Make a parameter for one forward, whose memory is this unit's."""
         begin, shape = self.unit.begins[tensor], self.unit.tensors[tensor].shape
         made = torch.empty(0, dtype=self.dtype, device="cpu")
         strides = tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
@@ -100,25 +100,28 @@ class UnitMemory:
         return leaf
 
     def outdate(self) -> None:
-        """A step was made: autograd refuses a backward through a forward before it, which would meet other values."""
+        """Outdate the leaves after a step.
+
+        Autograd refuses a backward through a forward before it, which would meet other values.
+        """
         for leaf in list(self._leaves):
             torch.autograd.graph.increment_version(leaf)
         self._leaves.clear()
 
 
 class UnitMemories:
-    """All units of a model; pulls the one that is foreseen while another is used."""
+    """All units of a model; the one that is foreseen is pulled while another is used."""
 
     def __init__(
         self, remote: RemoteModel, before_pull: Callable[[], None], timeline: WorkerTimeline | None = None
     ) -> None:
-        """`before_pull` is called when a forward or backward wants a unit."""
+        """Start without units; `before_pull` is called when a forward or backward wants a unit."""
         self.all = [UnitMemory(remote, number, timeline) for number in range(len(remote.declaration.model.units))]
         self.timeline = timeline
         self._order = PullOrder()
         self._before_pull = before_pull
         self._ahead: UnitMemory | None = None
-        """What was asked for before anybody wanted it."""
+        """Unit that was asked for before it was wanted."""
 
     def use(self, numbers: list[int]) -> None:
         """Have these units until `release`, and begin to pull the one that comes next."""
@@ -134,12 +137,12 @@ class UnitMemories:
         self.look_ahead()
 
     def release(self, numbers: list[int]) -> None:
-        """These units are not needed any more."""
+        """Release these units, which are not needed any more."""
         for number in numbers:
             self.all[number].release()
 
     def look_ahead(self) -> None:
-        """Begin to pull what comes next, as far as it is foreseen."""
+        """Begin to pull the next unit, as far as it is foreseen."""
         if self._ahead is not None and self._ahead.is_here and not self._ahead.is_used:
             return
         number = self._order.expected()
@@ -149,14 +152,14 @@ class UnitMemories:
         self._ask(self._ahead)
 
     def on_step(self) -> None:
-        """A step was asked for: what is pulled now has its values."""
+        """Drop the unit pulled ahead after a step: pulls from now on have the step's values."""
         self.drop_ahead()
         self._order.on_step()
         for unit in self.all:
             unit.outdate()
 
     def drop_ahead(self) -> None:
-        """Give back what was asked for and not wanted."""
+        """Give back the unit that was asked for and not wanted."""
         if self._ahead is not None:
             self._ahead.drop()
             self._ahead = None
@@ -168,6 +171,6 @@ class UnitMemories:
 
 
 def torch_view(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """(n,) of a storage type as a tensor of the type that it stands for; the same memory."""
+    """Return (n,) of a storage type as a tensor of the type that it stands for; it has the same memory."""
     found = torch.from_numpy(values)
     return found if found.dtype == dtype else found.view(dtype)

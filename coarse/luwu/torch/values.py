@@ -1,4 +1,4 @@
-"""The values of units: looked at by one worker, and replaced by all."""
+"""Values of units: looked at by one worker, and replaced by all."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PARAMETERS = 0
 
 
 class UnitValues:
-    """Reads and writes the arrays of units: 0 are the parameters, 1 and more the optimizer's states."""
+    """Arrays of units, to be read and written: 0 are the parameters, 1 and more the optimizer's states."""
 
     def __init__(self, remote: RemoteModel, placeholders: Mapping[tuple[int, int], nn.Parameter]) -> None:
         self.remote = remote
         self.placeholders = placeholders
         self._loading: dict[int, dict[int, torch.Tensor]] | None = None
-        """Unit -> tensor -> what a state dict has for it, while one is being loaded."""
+        """Unit -> tensor -> its values of a state dict, while one is being loaded."""
 
     # --- reading
 
     def read(self, unit: int, array: int = PARAMETERS) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
-        """An array's tensors by name, float32, copies; and how many steps each has had."""
+        """Return an array's tensors by name, float32, copies, and the number of steps that each has had."""
         of = self.remote.declaration.model.units[unit]
         flat, steps = self.remote.look(unit, array)
         found = {}
@@ -44,7 +44,7 @@ class UnitValues:
 
     @contextmanager
     def summoned(self, units: list[int], sites: list[Site], *, write: bool) -> Iterator[dict[str, torch.Tensor]]:
-        """See NetworkOptimizer.summoned."""
+        """Give the values of units within the context; see NetworkOptimizer.summoned."""
         model = self.remote.declaration.model
         shown: dict[tuple[int, int], nn.Parameter] = {}
         found: dict[str, torch.Tensor] = {}
@@ -86,7 +86,10 @@ class UnitValues:
     # --- writing
 
     def write(self, unit: int, values: Mapping[int, torch.Tensor | None], array: int = PARAMETERS) -> None:
-        """Replace some tensors of an array; all workers call it with the same tensors, of which worker 0's count."""
+        """Replace some tensors of an array.
+
+        All workers call it with the same tensors, of which worker 0's count.
+        """
         if self.remote.client != 0:
             self.remote.push_values(unit, array, 0, None)
             return
@@ -104,7 +107,7 @@ class UnitValues:
     # --- state dicts of modules
 
     def put_into(self, state_dict: dict[str, object], dtypes: Mapping[str, torch.dtype]) -> None:
-        """Replace what stands for values in a module's state dict by the values, in the types that they had."""
+        """Replace placeholders in a module's state dict by the values, in the types that they had."""
         unit_of = {
             tensor.name: unit for unit, of in enumerate(self.remote.declaration.model.units) for tensor in of.tensors
         }
@@ -118,11 +121,11 @@ class UnitValues:
                 state_dict[key] = values[name].to(dtypes[name])
 
     def begin_loading(self) -> None:
-        """What is copied into parameters from now on is taken over, unit by unit."""
+        """Begin to take over values that are copied into parameters, unit by unit."""
         self._loading = {}
 
     def accept(self, unit: int, place: int, values: torch.Tensor) -> bool:
-        """Take a parameter's new values, where a state dict is being loaded."""
+        """Take a parameter's new values, where a state dict is being loaded; return whether they were taken."""
         if self._loading is None:
             return False
         model = self.remote.declaration.model
@@ -133,7 +136,7 @@ class UnitValues:
         return True
 
     def end_loading(self) -> None:
-        """All of a state dict was copied."""
+        """Write the rest, as all of a state dict was copied."""
         assert self._loading is not None
         for unit in list(self._loading):
             self._flush(unit)

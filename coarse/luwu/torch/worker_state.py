@@ -1,4 +1,4 @@
-"""A worker's own state, which is committed with each step: generators, buffers, and what the script has it carry."""
+"""State of a worker, committed with each step: generators, buffers, and the script's objects."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from coarse.torch.own_state import generators, is_scheduler, kept_buffers, set_g
 
 
 class Stateful(Protocol):
-    """What can be carried: a scheduler, a sampler, a counter of the script's."""
+    """Object that can be carried: a scheduler, a sampler, a counter of the script's."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, tensors and arrays."""
+        """Return plain values, tensors and arrays."""
         ...
 
     def load_state_dict(self, state: dict[str, Any], /) -> Any:  # noqa: ANN401
-        """Be as `state_dict` said."""
+        """Restore the state that `state_dict` returned."""
         ...
 
 
 class WorkerState:
-    """Takes a worker's state at a step, and puts it back where a run goes on.
+    """State of a worker at a step, which is taken, and put back in a resumed run.
 
-    What is stepped with the optimizer is right only after the step: schedulers, and the settings that they write into
-    the optimizer's groups. So these are read when the next forward begins, and all else at the step itself.
+    Objects that are stepped with the optimizer are right only after the step: schedulers, and the settings that they
+    write into the optimizer's groups. So these are read when the next forward begins, and all else at the step itself.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -38,7 +38,7 @@ class WorkerState:
         self._restored: dict[str, Any] = {}
 
     def carry(self, name: str, what: Stateful) -> None:
-        """Have something carried; it is put where it was at the step that is gone on from, if it was carried then."""
+        """Carry an object; restore its state of the resumed step, if it was carried then."""
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(what, method, None)):
                 raise TypeError(f"{name!r} has no {method}(); give what has both, such as a scheduler")
@@ -48,20 +48,22 @@ class WorkerState:
             self.restore_generators()
 
     def take(self) -> dict[str, Any]:
-        """All that is right at the step itself."""
+        """Return all that is right at the step itself."""
         carried = {name: what.state_dict() for name, what in self._carried.items() if not _is_read_late(what)}
         buffers = {name: buffer.clone() for name, buffer in kept_buffers(self._model).items()}
         return {"generators": generators(), "carried": carried, "buffers": buffers}
 
     def sealed(self, taken: Mapping[str, Any], settings: list[dict[str, Any]]) -> bytes:
-        """The bytes of what was taken, with what is right only now."""
+        """Return the bytes of a taken state, with the objects that are right only now."""
         late = {name: what.state_dict() for name, what in self._carried.items() if _is_read_late(what)}
         carried = {**taken["carried"], **late}
         return dumps({**taken, "carried": carried, "settings": settings}, "the state of this worker")
 
     def restore(self, raw: bytes) -> list[dict[str, Any]]:
-        """Go on from some bytes: generators and buffers at once, the rest when it is carried; return the optimizer's
-        settings."""
+        """Restore generators and buffers from some bytes; return the optimizer's settings.
+
+        The rest is restored when it is carried.
+        """
         self._restored = loads(raw)
         put_into_buffers(self._model, self._restored.get("buffers", {}), "the committed step")
         self.restore_generators()
@@ -76,7 +78,7 @@ class WorkerState:
 
     @property
     def is_late(self) -> bool:
-        """Whether something is right only when the next forward begins."""
+        """True if some object is right only when the next forward begins."""
         return any(_is_read_late(what) for what in self._carried.values())
 
 
@@ -85,7 +87,11 @@ def _is_read_late(what: object) -> bool:
 
 
 def put_into_buffers(model: nn.Module, values: Mapping[str, torch.Tensor], source: str) -> None:
-    """Have a model's buffers hold values; StorageError, before any is written, where they do not fit."""
+    """Copy values into a model's buffers.
+
+    Raises:
+        StorageError: they do not fit; it is raised before any is written.
+    """
     buffers = kept_buffers(model)
     for name, value in values.items():
         if name not in buffers or buffers[name].shape != value.shape:
