@@ -1,12 +1,12 @@
-"""coarse on torch tensors: two or three lines turn a training script data-parallel.
+"""Torch interface of coarse: two or three lines turn a training script data-parallel.
 
 import coarse.torch as ct
 ct.init()
 ct.broadcast_parameters(model.named_parameters(), root_rank=0)
 optimizer = ct.DistributedOptimizer(optimizer, model.named_parameters())
 
-What shards a model, and features, are imported when they are first asked for: torch's FSDP takes as long to import as
-half of torch.
+The sharding of models, and features, are imported when they are first asked for: torch's FSDP takes as long to import
+as half of torch.
 """
 
 from typing import TYPE_CHECKING
@@ -245,7 +245,7 @@ _LATER = {
     }.items()
     for name in names.split()
 }
-"""By name, the module that has it."""
+"""Module that has each name."""
 __getattr__, __dir__ = later(__name__, globals(), _LATER)
 
 

@@ -1,4 +1,4 @@
-"""One rank's tensors to all, and all ranks' tensors to all."""
+"""Broadcast of one rank's tensors to all, and gather of all ranks' tensors to all."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from coarse.torch.tensors import (
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
-    """The root's values, bit for bit, written into every rank's tensor.
+    """Write the root's values, bit for bit, into every rank's tensor, and return it.
 
     Raises:
         MismatchError: the ranks name different roots (on all ranks).
@@ -65,7 +65,7 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], root_rank: int, name: str
 
 
 def _deliver(tensor: torch.Tensor, staged: torch.Tensor) -> None:
-    """Bring what has arrived into a tensor, where it is not there yet; see [Note: writes that autograd sees]."""
+    """Bring received values into a tensor, if not there yet; see [Note: writes that autograd sees]."""
     if staged.data_ptr() == tensor.data_ptr():
         note_overwritten([tensor])
         return
@@ -74,7 +74,7 @@ def _deliver(tensor: torch.Tensor, staged: torch.Tensor) -> None:
 
 
 def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """All ranks' tensors end to end along the first dimension, in which alone they may differ.
+    """Return all ranks' tensors end to end along the first dimension, in which alone they may differ.
 
     Raises:
         MismatchError: types or other dimensions differ (on all ranks).

@@ -1,4 +1,4 @@
-"""Compression: half as many bytes, or none, for what is summed; each rank converts before and after."""
+"""Compression of summed tensors to half as many bytes, or none; each rank converts before and after."""
 
 from typing import ClassVar
 
@@ -6,42 +6,45 @@ import torch
 
 
 class NoCompression:
-    """Tensors travel as they are."""
+    """Compression that leaves tensors as they are."""
 
     wire_dtype: ClassVar[torch.dtype | None] = None
 
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
-        """The tensor that travels, and what `decompress` wants to know."""
+        """Return the tensor that travels, and the type that `decompress` needs."""
         if isinstance(tensor, torch.Tensor) and cls.narrows(tensor.dtype):  # what is no tensor is refused later
             return tensor.to(cls.wire_dtype), tensor.dtype
         return tensor, None
 
     @classmethod
     def decompress(cls, tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-        """The tensor in the type that it had."""
+        """Return the tensor in the type that it had."""
         return tensor if dtype is None else tensor.to(dtype)
 
     @classmethod
     def narrows(cls, dtype: torch.dtype) -> bool:
-        """Whether tensors of a type travel in a narrower one."""
+        """Return whether tensors of a type travel in a narrower one."""
         return cls.wire_dtype is not None and dtype in (torch.float32, torch.float64)
 
 
 class Float16Compression(NoCompression):
-    """float32 and float64 travel as float16: 11 significant bits, magnitudes to 65,504; larger ones become infinite."""
+    """Compression of float32 and float64 to float16: 11 significant bits, magnitudes to 65,504.
+
+    Larger magnitudes become infinite.
+    """
 
     wire_dtype = torch.float16
 
 
 class BFloat16Compression(NoCompression):
-    """float32 and float64 travel as bfloat16: 8 significant bits, the range of float32."""
+    """Compression of float32 and float64 to bfloat16: 8 significant bits, the range of float32."""
 
     wire_dtype = torch.bfloat16
 
 
 class Compression:
-    """What may be given as `compression`. Devices add halves in float32 and round each sum once."""
+    """Choices of `compression`; devices add halves in float32 and round each sum once."""
 
     none = NoCompression
     fp16 = Float16Compression
@@ -49,7 +52,11 @@ class Compression:
 
 
 def checked_compression(compression: object) -> type[NoCompression]:
-    """The compression; TypeError for what is none of coarse's."""
+    """Return the compression.
+
+    Raises:
+        TypeError: it is none of coarse's.
+    """
     if isinstance(compression, type) and issubclass(compression, NoCompression):
         return compression
     raise TypeError(

@@ -1,9 +1,9 @@
 """Parameters and optimizer state that live in device memory, so that snapshots hold them there.
 
-[Note: who writes] While a snapshot is being copied, nobody may write to a state array before it was
-asked for by `before_overwrite`. Optimizers that were moved here ask by a hook before they step, models
-that were snapshot ask before they load a state dict, and all of coarse.torch asks before it writes a
-result. Whoever else writes to parameters in place asks by himself.
+[Note: who writes] While a snapshot is being copied, a state array may not be written to before it was asked for by
+`before_overwrite`. Optimizers that were moved here ask by a hook before they step, models that were snapshot ask before
+they load a state dict, and all of coarse.torch asks before it writes a result. Other code that writes to parameters in
+place asks by itself.
 """
 
 from collections.abc import Iterable
@@ -22,16 +22,19 @@ _asking: WeakSet[torch.nn.Module] = WeakSet()
 
 
 class DeviceState:
-    """Moves an optimizer's parameters and state into state arrays, and asks before each step.
+    """State arrays that hold an optimizer's parameters and state; it asks before each step.
 
-    What device memory cannot hold in place stays where it is: tensors on a GPU, of a type that
-    has none on the wire, or not contiguous. Snapshots copy those at the call.
+    Tensors that device memory cannot hold in place stay where they are: tensors on a GPU, of a type that has none on
+    the wire, or not contiguous. Snapshots copy those at the call.
     """
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], prefix: str
     ) -> None:
-        """`prefix` stands before the names of arrays where another optimizer has the plain ones."""
+        """Move an optimizer's tensors.
+
+        `prefix` stands before the names of arrays where another optimizer has the plain ones.
+        """
         self._optimizer = optimizer
         self._names = names
         self._prefix = prefix
@@ -47,7 +50,7 @@ class DeviceState:
         )
 
     def close(self) -> None:
-        """Give parameters and state memory of their own, and move nothing any more; snapshots copy them then."""
+        """Give parameters and state separate memory, and move nothing any more; snapshots copy them then."""
         for hook in self._hooks:
             hook.remove()
         own = {array.array.ctypes.data for array in self._own.values()}
@@ -62,7 +65,7 @@ class DeviceState:
             state.update({key: value.clone() for key, value in moved.items()})
 
     def move(self) -> None:
-        """Move whatever is not there yet: state exists only after the first step."""
+        """Move all tensors that are not there yet: state exists only after the first step."""
         if not is_initialized():
             return
         for group in self._optimizer.param_groups:
@@ -100,12 +103,15 @@ _unused: WeakKeyDictionary[DeviceStates, set[str]] = WeakKeyDictionary()
 
 
 def _unused_arrays() -> set[str]:
-    """Names of arrays whose optimizer has been closed; the next one for tensors of these names takes them over."""
+    """Return the names of arrays whose optimizer has been closed.
+
+    The next optimizer for tensors of these names takes them over.
+    """
     return _unused.setdefault(current().require_client().states, set())
 
 
 def _ask(*_: object) -> None:
-    """A hook: wherever an optimizer or model goes on, its tensors are in device memory."""
+    """Ask before writing, as a hook of an optimizer or model: its tensors are in device memory."""
     if is_initialized():
         before_overwrite()
 
@@ -131,7 +137,7 @@ def before_writing_to(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def is_movable(tensor: torch.Tensor) -> bool:
-    """Whether a state array can take the tensor's place."""
+    """Return whether a state array can take the tensor's place."""
     is_plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
     return (
         is_plain and has_wire_type(tensor.dtype) and tensor.is_contiguous() and tensor.numel() > 0
@@ -139,7 +145,7 @@ def is_movable(tensor: torch.Tensor) -> bool:
 
 
 def state_of(tensor: torch.Tensor) -> StateArray | None:
-    """The state array that a movable tensor is; None where it lies elsewhere."""
+    """Return the state array that a movable tensor is; None where it lies elsewhere."""
     state = current().require_client().states.at(tensor.data_ptr())
     if state is None or state.array.shape != tuple(tensor.shape):
         return None

@@ -10,22 +10,22 @@ Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 class _Collective(torch.autograd.Function):
-    """Runs `forward` on the tensors' values, and `backward` on the results' gradients."""
+    """Function of autograd: `forward` on the tensors' values, `backward` on the results' gradients."""
 
     @staticmethod
     def forward(ctx: Any, run: Run, back: Run, *tensors: torch.Tensor) -> Tensors:  # noqa: ANN401
-        """The results of `run`."""
+        """Return the results of `run`."""
         ctx.back = back
         return tuple(run([tensor.detach() for tensor in tensors]))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-        """The gradients of the tensors."""
+        """Return the gradients of the tensors."""
         return None, None, *ctx.back(gradients)
 
 
 def differentiable(run: Run, back: Run, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """`run(tensors)`, through which gradients flow by `back`, where autograd records and a tensor wants one.
+    """Return `run(tensors)`; gradients flow by `back` where autograd records and a tensor wants one.
 
     All ranks go backward through their calls in one order, as they came through them.
     """

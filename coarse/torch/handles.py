@@ -1,4 +1,4 @@
-"""What a call gives back at once: a handle, whose `wait` gives its result."""
+"""Handles that calls return at once, whose `wait` gives the result."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -9,21 +9,25 @@ U = TypeVar("U")
 
 
 class Waitable(Protocol[T_co]):
-    """A result under way."""
+    """Result under way."""
 
     def wait(self, timeout: float | None = None) -> T_co:
-        """The result; StallError after `timeout` seconds (None: stall_timeout_s)."""
+        """Return the result.
+
+        Raises:
+            StallError: it took longer than `timeout` seconds (None: stall_timeout_s).
+        """
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
 
 
 class Then(Generic[T, U]):
-    """The result of a handle, of which something is still to be made; a call of it waits too.
+    """Result that is still to be made of a handle's; a call of it waits too.
 
     Args:
         arriving: the handle.
-        finish: what makes the result; it is called once, by the first `wait` that ends.
+        finish: function that makes the result; it is called once, by the first `wait` that ends.
     """
 
     def __init__(self, arriving: Waitable[T], finish: Callable[[T], U]) -> None:
@@ -32,11 +36,15 @@ class Then(Generic[T, U]):
         self._result: U
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return self._finish is None or self._arriving.done()
 
     def wait(self, timeout: float | None = None) -> U:
-        """The result; StallError after `timeout` seconds (None: stall_timeout_s)."""
+        """Return the result.
+
+        Raises:
+            StallError: it took longer than `timeout` seconds (None: stall_timeout_s).
+        """
         if self._finish is not None:
             arrived = self._arriving.wait(timeout)
             finish, self._finish = self._finish, None
@@ -53,9 +61,13 @@ class Together(Generic[T]):
         self._handles = handles
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return all(handle.done() for handle in self._handles)
 
     def wait(self, timeout: float | None = None) -> list[T]:
-        """The results; StallError after `timeout` seconds (None: stall_timeout_s) of any of them."""
+        """Return the results.
+
+        Raises:
+            StallError: any of them took longer than `timeout` seconds (None: stall_timeout_s).
+        """
         return [handle.wait(timeout) for handle in self._handles]

@@ -1,4 +1,4 @@
-"""Names of calls that were given none, which ranks number alike because they make them in one order."""
+"""Names of calls without one, numbered equally on all ranks because they make them in one order."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -11,15 +11,16 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
 
 _NUM_NAMES = 4096
-"""How many calls of one kind may be under way without a name; then the first name is used anew."""
+"""Number of calls of one kind that may be under way without a name; then the first name is used anew."""
 _counts: "WeakKeyDictionary[Runtime, defaultdict[tuple[str, str, int], int]]" = WeakKeyDictionary()
 
 
 def named(kind: str, name: str | None, among: str = "") -> tuple[str, bool]:
-    """The key of a call of a kind, such as "allreduce", and whether it is to be forgotten after the call.
+    """Return the key of a call of a kind, and whether it is to be forgotten after the call.
 
-    Kinds have names of their own: an allreduce "x" and a broadcast "x" are two things. Calls without a name are counted
-    by kind, by `among` whom they are made, and anew after each round of joins, in which ranks make different numbers.
+    A kind is such as "allreduce". Kinds have separate names: an allreduce "x" and a broadcast "x" are two things. Calls
+    without a name are counted by kind, by `among` (those who make them), and anew after each round of joins, in which
+    ranks make different numbers.
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{kind}: a name must be text, got {type(name).__name__} {name!r}")
@@ -34,10 +35,10 @@ def named(kind: str, name: str | None, among: str = "") -> tuple[str, bool]:
 
 
 class OrderedNames:
-    """Names of calls that are matched by their order, each in use until its call, or a later one, was waited for.
+    """Names of calls matched by their order, each in use until its call, or a later one, was waited for.
 
-    So it follows from the order of a program's own calls alone, and never from how fast they end, whether a name is
-    free; it is on all ranks alike.
+    So it follows from the order of a program's own calls alone, and never from the time that they take, whether a name
+    is free; it is so equally on all ranks.
     """
 
     def __init__(self, rank: int | None) -> None:
@@ -46,7 +47,11 @@ class OrderedNames:
         self._num_calls = 0
 
     def begin(self, name: str) -> int:
-        """The number of a call of this name, for `waited_for`; InFlightError where the name is in use."""
+        """Return the number of a call of this name, for `waited_for`.
+
+        Raises:
+            InFlightError: the name is in use.
+        """
         if name in self._numbers:
             raise InFlightError(
                 f"rank {self._rank}: {name!r} is called again before its last call was waited for; wait for that one, "
@@ -57,6 +62,6 @@ class OrderedNames:
         return self._num_calls
 
     def waited_for(self, number: int) -> None:
-        """A call was waited for, and so are all before it."""
+        """Note that a call was waited for, and so were all before it."""
         if self._numbers:
             self._numbers = {name: made for name, made in self._numbers.items() if made > number}

@@ -1,4 +1,4 @@
-"""Torch tensors on GPUs as arrays that the client pushes, in torch's own streams. See docs/gpu.md."""
+"""Torch tensors on GPUs as arrays that the client pushes, in torch's own streams; see docs/gpu.md."""
 
 import warnings
 from collections.abc import Sequence
@@ -17,12 +17,15 @@ from coarse.protocol.dtypes import DType
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is in a CUDA device's memory."""
+    """Return whether a tensor is in a CUDA device's memory."""
     return tensor.device.type == "cuda"
 
 
 def goes_by_gpu(tensor: torch.Tensor) -> bool:
-    """Whether a GPU copies a tensor to devices and back: one that is on a GPU, where CuPy is there too."""
+    """Return whether a GPU copies a tensor to devices and back.
+
+    It does for a tensor that is on a GPU, where CuPy is there too.
+    """
     if not is_on_gpu(tensor):
         return False
     if gpus_if_any() is None:
@@ -42,7 +45,10 @@ def _warn_of_detour() -> None:
 
 
 def gpu_array_of(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor on a GPU as a CuPy array of its shape; bfloat16 as uint16, as numpy has it."""
+    """Return the memory of a contiguous tensor on a GPU as a CuPy array of its shape.
+
+    Tensors of bfloat16 become uint16, as numpy has it.
+    """
     plain = tensor.detach()
     if plain.dtype == torch.bfloat16:
         return cast(np.ndarray, gpus().array_of(plain.view(torch.int16)).view(np.dtype(np.uint16)))
@@ -50,62 +56,70 @@ def gpu_array_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def gpu_bytes_of(tensor: torch.Tensor) -> GpuArray:
-    """(nbytes,) uint8, the memory of a contiguous tensor of any type on a GPU; it has an element at least."""
+    """Return the memory of a contiguous tensor of any type on a GPU, (nbytes,) uint8.
+
+    The tensor has an element at least.
+    """
     return gpus().array_of(tensor.detach().reshape(-1).view(torch.uint8))
 
 
 def tensor_on_gpu(array: np.ndarray, wire: int) -> torch.Tensor:
-    """The memory of a GPU's array of a wire type's storage as a tensor, which keeps it alive."""
+    """Return a GPU array of a wire type's storage as a tensor, which keeps its memory alive."""
     is_bfloat16 = DType(wire) is DType.BFLOAT16
     tensor = _shared(array.view(np.int16) if is_bfloat16 else array)  # torch takes no uint16 from others
     return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
 
 
 def contiguous_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where its elements lie one after the other, else a copy of its values on its GPU."""
+    """Return the tensor itself if its elements lie in order, else a copy of its values on its GPU."""
     return _contiguous(tensor.detach().resolve_conj().resolve_neg())
 
 
 def new_on_gpu(like: torch.Tensor) -> torch.Tensor:
-    """A new contiguous tensor of the same shape and type on the same GPU, of whatever values."""
+    """Return a new uninitialised contiguous tensor of the same shape and type on the same GPU."""
     return _empty(like.shape, like.dtype, like)
 
 
 def zeros_on_gpu(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A new tensor of zeros on the GPU of another."""
+    """Return a new tensor of zeros on the GPU of another."""
     return _empty(shape, dtype, like).zero_()
 
 
 def gpu_of(tensor: torch.Tensor) -> int:
-    """The number of the GPU that a tensor is on."""
+    """Return the number of the GPU that a tensor is on."""
     return _gpu_of(tensor)
 
 
 def empty_on(device: torch.device, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A new tensor on a device, of whatever values."""
+    """Return a new uninitialised tensor on a device."""
     return _empty_on(device, tuple(size), dtype)
 
 
 def empty_beside(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A new contiguous tensor on the device of another, of whatever values."""
+    """Return a new uninitialised contiguous tensor on the device of another."""
     if is_on_gpu(like):
         return _empty(tuple(shape), dtype, like)
     return torch.empty(tuple(shape), dtype=dtype, device=like.device)
 
 
 def is_host(device: torch.device) -> bool:
-    """Whether numpy reads the memory of a device's tensors."""
+    """Return whether numpy reads the memory of a device's tensors."""
     return _is_host(device)
 
 
 def in_its_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
-    """Within, this thread works with a GPU's tensor in torch's current stream; nothing changes for any other tensor."""
+    """Have this thread work with a GPU's tensor in torch's current stream, within the context.
+
+    For any other tensor nothing changes.
+    """
     return _in_torch_stream(tensor) if is_on_gpu(tensor) and gpus_if_any() is not None else nullcontext()
 
 
 def use_in_this_stream(tensor: torch.Tensor) -> None:
-    """Say to torch that this thread's stream uses a tensor that another thread has made: its memory is freed after what
-    the stream does with it."""
+    """Tell torch that this thread's stream uses a tensor that another thread has made.
+
+    Its memory is freed after the stream's work with it.
+    """
     if is_on_gpu(tensor) and tensor.layout is torch.strided and gpus_if_any() is not None:
         _record_use(tensor)
 

@@ -1,4 +1,4 @@
-"""State that is each worker's own, whatever trains the model: generators of random numbers, and a model's buffers."""
+"""State of each worker alone, for any way of training: random generators, and a model's buffers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Generators = dict[str, Any]
 
 
 def generators() -> Generators:
-    """Return the states of the generators of torch (of each GPU too, where CUDA is in use), numpy and random."""
+    """Return the states of the generators of torch (each GPU's too, if CUDA is in use), numpy and random."""
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "torch": torch.get_rng_state(),

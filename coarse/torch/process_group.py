@@ -1,4 +1,4 @@
-"""torch.distributed's backend "coarse": plain DDP and FSDP2 scripts over coarse's transport.
+"""Backend "coarse" of torch.distributed: plain DDP and FSDP2 scripts over coarse's transport.
 
     import coarse.torch
     torch.distributed.init_process_group("coarse")
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 
 def register() -> None:
-    """Make the backend known, and let it do without torch's variables of how ranks meet; `import coarse.torch` does."""
+    """Register the backend, and let it do without torch's rendezvous variables.
+
+    `import coarse.torch` calls it.
+    """
     autoload.register()
     fill_in_env_rendezvous()
 
 
 def create(options: _DistributedBackendOptions, _: object = None) -> "CoarseProcessGroup":
-    """A group as c10d asks for one; joins the job first."""
+    """Make a group as c10d asks for one; join the job first."""
     join_job()
     from coarse.torch.c10d.group import CoarseProcessGroup  # which needs MPI; `import coarse.torch` must not start it
 

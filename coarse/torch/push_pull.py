@@ -1,4 +1,4 @@
-"""The interface on tensors: push, pull, push_pull, and handles."""
+"""Interface on tensors: push, pull, push_pull, and handles."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,11 +31,11 @@ from coarse.torch.tensors import (
 )
 
 _Start = Callable[[Descriptor, np.ndarray, np.ndarray], ArrayHandle]
-"""`push_pull` or `push_pull_again` of the client."""
+"""Method of the client, `push_pull` or `push_pull_again`."""
 
 
 class Handle:
-    """A result under way, which `wait` leaves in a tensor; see [Note: writes that autograd sees]."""
+    """Result under way, which `wait` leaves in a tensor; see [Note: writes that autograd sees]."""
 
     def __init__(self, arriving: ArrayHandle, staged: torch.Tensor, out: torch.Tensor) -> None:
         note_overwritten([out])
@@ -45,19 +45,23 @@ class Handle:
         self._is_direct = staged.data_ptr() == out.data_ptr() and staged.device == out.device
         self._is_delivered = False
         self.when_delivered: Callable[[], None] | None = None
-        """What is done once the result has been taken."""
+        """Callback that is called once the result has been taken."""
 
     @property
     def present(self) -> bool:
-        """After `wait`: whether any worker contributed."""
+        """True if any worker contributed; known after `wait`."""
         return self._arriving.present
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return self._arriving.done()
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
+        """Return the result.
+
+        Raises:
+            StallError: it took longer than `timeout` seconds (default: stall_timeout_s); it names the missing ranks.
+        """
         before_writing_to([self._out])
         with in_its_stream(self._out):
             self._arriving.wait(timeout)
@@ -74,14 +78,14 @@ class Handle:
 
 
 class PushedTensor(Handle):
-    """The handle of a push: the tensor has been copied, so that it may be used again at once."""
+    """Handle of a push: the tensor has been copied, so that it may be used again at once."""
 
     def __init__(self, arriving: ArrayHandle, tensor: torch.Tensor) -> None:
         self._arriving = arriving
         self._out = tensor
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """The tensor, which nobody has written to."""
+        """Return the tensor, which was not written to."""
         return self._out
 
 
@@ -97,7 +101,7 @@ def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0
 
 
 def pull(name: str, out: torch.Tensor | None = None) -> Handle:
-    """The version of `name` after this worker's last push, else the current one."""
+    """Get the version of `name` after this worker's last push, else the current one."""
     protocol = current().require_client().protocol
     state = protocol.keys.get(protocol.key(name))
     if out is None:
@@ -124,17 +128,18 @@ def push_pull(
     version: int = 0,
     compression: type[NoCompression] = NoCompression,
 ) -> torch.Tensor:
-    """All workers' tensors combined, as a new tensor, through which gradients flow.
+    """Return all workers' tensors combined, as a new tensor, through which gradients flow.
 
     After a StallError the same call, with the same values, goes on waiting for the same result, where it has a name;
     one without is another call each time.
 
     Args:
         tensor: any shape.
-        name: what workers' calls are matched by; without, by the order in which they are made.
-        op: coarse.Average (the default), Sum, Min or Max. BytePS's forms are taken too: `average` for `op`, and
-            (tensor, average, name); its `version` means nothing here.
-        priority: of several that are ready, the highest is synchronised first.
+        name: name by which workers' calls are matched; without, they are matched by their order.
+        op: coarse.Average (the default), Sum, Min or Max. BytePS's form (tensor, average, name) is taken too.
+        priority: among several tensors that are ready, the one of highest priority is synchronised first.
+        average: BytePS's form of `op`.
+        version: BytePS's argument, which means nothing here.
         compression: Compression.fp16 or bf16: float32 travels as halves.
     """
     how, key, is_unnamed = _asked(name, op, average)
@@ -164,7 +169,7 @@ def push_pull_(
     average: bool | None = None,
     version: int = 0,
 ) -> torch.Tensor:
-    """All workers' tensors combined, in place. See push_pull.
+    """Combine all workers' tensors in place; see push_pull.
 
     After a StallError the tensor may hold a part of the result; the same call, with what the error left there, goes on
     waiting for all of it.
@@ -185,7 +190,7 @@ def push_pull_async(
     average: bool | None = None,
     version: int = 0,
 ) -> Handle:
-    """Start a push_pull whose result is a new tensor, on the device of `tensor`. See push_pull.
+    """Start a push_pull whose result is a new tensor, on the device of `tensor`; see push_pull.
 
     A tensor made by `device_array` is not copied: its result is found in place.
     """
@@ -203,7 +208,10 @@ def push_pull_async_(
     average: bool | None = None,
     version: int = 0,
 ) -> Handle:
-    """Start a push_pull whose result `wait` writes into `tensor`; don't touch it until then. See push_pull."""
+    """Start a push_pull whose result `wait` writes into `tensor`; see push_pull.
+
+    Don't touch the tensor until then.
+    """
     how, key, is_unnamed = _asked(name, op, average)
     handle = _in_place(current().require_client().push_pull, tensor, key, how, priority)
     return _forgotten_after(handle, key) if is_unnamed else handle
@@ -214,11 +222,14 @@ push_pull_async_inplace = push_pull_async_
 
 
 def declare(name: str) -> None:
-    """What BytePS wants before a name's first use; here names need no declaration."""
+    """Do nothing: BytePS wants it before a name's first use, and here names need no declaration."""
 
 
 def _asked(name: Any, op: Any, average: bool | None) -> tuple[Op, str, bool]:  # noqa: ANN401
-    """The operation of a call, its key, and whether that is to be forgotten after the call; see push_pull."""
+    """Return the operation of a call, its key, and whether that is to be forgotten afterwards.
+
+    push_pull describes the forms.
+    """
     if isinstance(name, bool):  # BytePS's (tensor, average, name)
         if average is not None:
             raise ValueError(f"average={average} came twice; give (tensor, average, name) or name and average by name")
@@ -236,7 +247,7 @@ def _asked(name: Any, op: Any, average: bool | None) -> tuple[Op, str, bool]:  #
 
 
 def _forgotten_after(handle: Handle, key: str) -> Handle:
-    """The handle of a call without a name, whose key is free once its result was taken."""
+    """Return the handle of a call without a name, whose key is free once its result was taken."""
     handle.when_delivered = lambda: arrays.forget(key)
     return handle
 
@@ -266,12 +277,15 @@ def _in_place(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: 
 
 
 def _array_to_push(tensor: torch.Tensor) -> np.ndarray:
-    """What the client pushes of a tensor: its memory, or a copy of its values that is laid out so."""
+    """Return the array that the client pushes of a tensor: its memory, or a copy of its values."""
     return gpu_array_of(contiguous_on_gpu(tensor)) if goes_by_gpu(tensor) else array_of(on_host(tensor))
 
 
 def _target(tensor: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
-    """Where a result for a tensor arrives, its own memory or a staging buffer beside it; and that as an array."""
+    """Return the place where a tensor's result arrives, as a tensor and as an array.
+
+    It is the tensor's own memory or a staging buffer beside it.
+    """
     if not goes_by_gpu(tensor):
         staged = host_target(tensor)
         return staged, array_of(staged)
@@ -286,7 +300,7 @@ def synchronize(handle: Waitable[T]) -> T:
 
 
 def poll(handle: Waitable[object]) -> bool:
-    """Whether a handle's result is there."""
+    """Return whether a handle's result is there."""
     return handle.done()
 
 
@@ -297,7 +311,7 @@ def device_array(
     op: Op = Op.AVERAGE,
     priority: int = 0,
 ) -> torch.Tensor:
-    """A tensor in device memory, zeros at first, whose push_pull under `name` moves no bytes.
+    """Return a tensor in device memory, zeros at first, whose push_pull under `name` moves no bytes.
 
     It is on a GPU where the device's memory is one's.
     """
@@ -310,9 +324,9 @@ def device_array(
 
 
 def join(device: int = -1) -> int:
-    """Say that this worker has no more batches: it counts as zero until all have joined.
+    """Announce that this worker has no more batches: it counts as zero until all have joined.
 
-    Returns the rank that joined last, which has seen every step; broadcast the parameters from it. `device`, which
+    It returns the rank that joined last, which has seen every step; broadcast the parameters from it. `device`, which
     Horovod wants, means nothing here.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Ends of optimizers' steps, which an emulated job tells iterations apart by."""
+"""Ends of optimizers' steps, by which an emulated job tells iterations apart."""
 
 from weakref import WeakKeyDictionary
 
@@ -12,7 +12,7 @@ _told: WeakKeyDictionary[DeviceLink, bool] = WeakKeyDictionary()
 
 
 def tell_of_steps(link: DeviceLink) -> None:
-    """Have an emulated job told of each step of any optimizer from now on; nothing in a live one."""
+    """Tell an emulated job of each step of any optimizer from now on; do nothing in a live one."""
     if link.point is None or link in _told:
         return
     _told[link] = True

@@ -1,4 +1,4 @@
-"""Tensors within what modules take, return and keep: containers that torch knows, and dataclasses."""
+"""Tensors within modules' arguments, results and attributes: in torch's containers, and dataclasses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.utils._pytree import SUPPORTED_NODES, tree_flatten, tree_unflatten
 _OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Attributes of a module that torch itself keeps."""
 _MOST_KEPT = 1000
-"""The longest container among a module's attributes that is looked into: others are data."""
+"""Most elements of a container among a module's attributes that is looked into; longer ones are data."""
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """Return the tensors within a value, in order."""
+    """Yield the tensors within a value, in order."""
     for leaf in _leaves(value)[0]:
         if isinstance(leaf, torch.Tensor):
             yield leaf
@@ -28,7 +28,10 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
 
 
 def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """Return a value with changed tensors: a copy of each container that has any, and itself where none changes."""
+    """Return a value with changed tensors.
+
+    It is a copy of each container that has any, and the value itself where none changes.
+    """
     if isinstance(value, torch.Tensor):
         return change(value)
     if _is_opened(value):
@@ -49,7 +52,7 @@ def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
 
 
 def kept_tensors(modules: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
-    """Return the tensors that modules keep as attributes of their own, also in containers."""
+    """Yield the tensors that modules keep in their own attributes, also in containers."""
     for module in modules:
         for name, value in list(vars(module).items()):
             if name in _OWN_ATTRIBUTES or isinstance(value, nn.Module):
@@ -59,7 +62,10 @@ def kept_tensors(modules: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
 
 
 def _leaves(value: object) -> tuple[list[Any], Any]:
-    """What a value's containers hold, and their structure; a dataclass that torch does not know is one."""
+    """Return the leaves of a value's containers, and their structure.
+
+    A dataclass that torch does not know is a leaf.
+    """
     return tree_flatten(value, is_leaf=_is_opened)
 
 

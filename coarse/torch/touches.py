@@ -22,12 +22,12 @@ _PICKING = frozenset({
 })  # fmt: skip
 """Operations that read some elements of their first operand."""
 _ONLY_WRITING = frozenset({"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_"})
-"""Operations that read nothing of what they write."""
+"""Operations that read nothing of the operand that they write."""
 _watched: WeakSet[DeviceLink] = WeakSet()
 
 
 def watch_touches(client: Client) -> None:
-    """Tell an emulated job of loads and stores of this worker's state arrays from now on; nothing in a live one."""
+    """Tell an emulated job of this worker's loads and stores of state arrays; do nothing in a live one."""
     link = client.link
     if link.touch is None or link in _watched:
         return
@@ -36,7 +36,7 @@ def watch_touches(client: Client) -> None:
 
 
 class _Touches(TorchDispatchMode):
-    """See [Note: touches]."""
+    """Mode of torch that counts touches; see [Note: touches]."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _Touches(TorchDispatchMode):
         return result
 
     def _of(self, schema: Any, args: Any, result: object) -> tuple[int, int]:  # noqa: ANN401
-        """Bytes that an operation has loaded and stored."""
+        """Return the bytes that an operation has loaded and stored."""
         loaded = stored = 0
         for number, (declared, given) in enumerate(zip(schema.arguments, args, strict=False)):
             is_written = declared.alias_info is not None and declared.alias_info.is_write
@@ -72,7 +72,7 @@ class _Touches(TorchDispatchMode):
 
 
 def _is_view(schema: Any) -> bool:  # noqa: ANN401
-    """Return whether an operation gives another sight of an operand, and writes nothing."""
+    """Return whether an operation gives another view of an operand, and writes nothing."""
     infos = [each.alias_info for each in schema.returns]
     return any(info is not None and not info.is_write for info in infos)
 

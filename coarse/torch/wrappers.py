@@ -1,4 +1,4 @@
-"""Wrappers of modules: torch.compile's, whose module within runs in a compiled graph, and DistributedDataParallel.
+"""Wrappers of modules: torch.compile's, whose inner module is in a graph, and DistributedDataParallel.
 
 [Note: compiled modules] Hooks of a module that runs within a compiled graph break the graph at that place, or take the
 parameters while it was compiled for others. So the wrapper is hooked, and stands for all that it was compiled from.
@@ -13,7 +13,7 @@ from coarse.errors import ConfigError
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Return whether a module is what `torch.compile` makes of one; `Module.compile` changes none."""
+    """Return whether a module is the result of `torch.compile`; `Module.compile` changes none."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # imported by the first torch.compile, and slow to import
     return dynamo is not None and isinstance(module, dynamo.OptimizedModule)
 
@@ -31,9 +31,9 @@ def is_compiled_in_place(module: nn.Module) -> bool:
 
 
 def modules_hooked(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of a model with their names, but for those within a compiled one: see [Note: compiled modules].
+    """Yield the modules of a model with their names, without those within compiled ones.
 
-    A module that stands at several places comes once.
+    [Note: compiled modules] has the reason. A module that stands at several places comes once.
     """
     yield from _hooked(name, model, set())
 

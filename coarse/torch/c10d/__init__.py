@@ -1,1 +1,1 @@
-"""What the c10d backend "coarse" is made of; coarse/torch/process_group.py is the backend."""
+"""Parts of the c10d backend "coarse", which is coarse/torch/process_group.py."""

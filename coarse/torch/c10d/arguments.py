@@ -1,4 +1,4 @@
-"""The arguments of c10d's calls, in the forms in which they come, and what is wrong with them."""
+"""Arguments of c10d's calls, in the forms in which they come, and the checks of them."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,19 +13,19 @@ from coarse.torch.c10d.statement import element_number
 
 Tensors = Sequence[torch.Tensor]
 Given = torch.Tensor | Tensors
-"""A list of tensors, or one alone."""
+"""List of tensors, or one alone."""
 GivenLists = Tensors | Sequence[Tensors]
-"""A list of lists of tensors, or one list alone."""
+"""List of lists of tensors, or one list alone."""
 T = TypeVar("T")
 
 
 def listed(tensors: Given) -> list[torch.Tensor]:
-    """A list of tensors, where one alone may have come."""
+    """Return a list of tensors, where one alone may have come."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def nested(tensors: GivenLists) -> list[list[torch.Tensor]]:
-    """A list of lists of tensors, where one list alone may have come."""
+    """Return a list of lists of tensors, where one list alone may have come."""
     lists: list[list[torch.Tensor]] = [[]] if len(tensors) else []
     for item in tensors:
         if isinstance(item, torch.Tensor):
@@ -36,24 +36,28 @@ def nested(tensors: GivenLists) -> list[list[torch.Tensor]]:
 
 
 def only(items: Sequence[T], what: str) -> T:
-    """The one item; ValueError where there are others, since a rank has one device."""
+    """Return the one item of a list.
+
+    Raises:
+        ValueError: there are others, and a rank has one device.
+    """
     if len(items) != 1:
         raise ValueError(f"{what}: one tensor for each rank was wanted, {len(items)} came")
     return items[0]
 
 
 def root_of(options: object) -> int:
-    """The group rank of the root, of options or as it is."""
+    """Return the group rank of the root, given as options or as a number."""
     return options if isinstance(options, int) else int(getattr(options, "rootRank", 0))
 
 
 def number_of(tensor: torch.Tensor) -> int:
-    """The element type as statements count it."""
+    """Return the element type as statements count it."""
     return element_number(element_label(tensor))
 
 
 def require_alike(tensors: Sequence[torch.Tensor], what: str) -> None:
-    """TypeError for tensors that are not dense, or not all of one type."""
+    """Raise TypeError for tensors that are not dense, or not all of one type."""
     require_dense(tensors, what)
     labels = {element_label(tensor) for tensor in tensors}
     if len(labels) > 1:
@@ -61,19 +65,19 @@ def require_alike(tensors: Sequence[torch.Tensor], what: str) -> None:
 
 
 def require_count(parts: Sequence[object], wanted: int, what: str) -> None:
-    """ValueError for a list that has not one tensor for each rank."""
+    """Raise ValueError for a list that has not one tensor for each rank."""
     if len(parts) != wanted:
         raise ValueError(f"{what} list must have {wanted} tensors, one for each rank; {len(parts)} came")
 
 
 def require_numel(tensor: torch.Tensor, wanted: int, what: str) -> None:
-    """ValueError for a tensor of another number of elements."""
+    """Raise ValueError for a tensor of another number of elements."""
     if tensor.numel() != wanted:
         raise ValueError(f"{what} tensor must have {wanted} elements, {tensor.numel()} came")
 
 
 def split_bytes(tensor: torch.Tensor, split: Sequence[int] | None, num_ranks: int, what: str) -> list[int]:
-    """Bytes for each rank: of so many rows as `split` says, or equally many."""
+    """Return the bytes for each rank, with the numbers of rows that `split` has, or equal ones."""
     require_dense([tensor], what)
     rows = tensor.shape[0] if tensor.dim() else tensor.numel()
     if not split:
@@ -99,7 +103,11 @@ _OPERATIONS = (
 
 
 def operation_of(op: object) -> Operation:
-    """The operation, also of a ReduceOp or of options that have one; TypeError for PREMUL_SUM, as from Gloo."""
+    """Return the operation, given as such, as a ReduceOp or in options.
+
+    Raises:
+        TypeError: PREMUL_SUM, as from Gloo.
+    """
     if isinstance(op, Operation):
         return op
     op = getattr(op, "reduceOp", op)
@@ -110,7 +118,7 @@ def operation_of(op: object) -> Operation:
 
 
 def reduction_of(tensor: torch.Tensor, op: object) -> tuple[torch.Tensor, Reduction]:
-    """A tensor as its elements combine, complex ones as pairs of reals, and how they do."""
+    """Return a tensor as its elements combine, complex ones as pairs of reals, and their reduction."""
     operation = operation_of(op)
     if tensor.is_complex():
         if operation not in (Operation.SUM, Operation.AVERAGE):
@@ -120,6 +128,6 @@ def reduction_of(tensor: torch.Tensor, op: object) -> tuple[torch.Tensor, Reduct
 
 
 def timeout_of(options: object, default: timedelta) -> timedelta:
-    """The time that a call's options allow, else the group's."""
+    """Return the time that a call's options allow, else the group's."""
     stated = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
     return stated if stated is not None and stated > timedelta(0) else default

@@ -1,4 +1,4 @@
-"""The collectives of c10d as a process group's methods: from tensors to steps, and back to Work."""
+"""Collectives of c10d as methods of a process group: from tensors to steps, and back to Work."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -33,7 +33,7 @@ from coarse.torch.c10d.work import CoarseWork
 
 
 class Collectives:
-    """What the ranks of a group do together; options are c10d's, or the operation or root alone."""
+    """Collectives of a group's ranks; options are c10d's, or the operation or root alone."""
 
     _lane: GroupLane
     _timeout: timedelta
@@ -91,7 +91,7 @@ class Collectives:
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, fulls: Tensors, opts: object = dist.ReduceOp.SUM
     ) -> CoarseWork:
-        """`reduce_scatter_single` of several tensors."""
+        """Combine several tensors as `reduce_scatter_single` does."""
         targets, steps, joints, copies = [], [], [], Copies()
         for output, full in zip(outputs, fulls, strict=True):
             require_alike([output, full], "reduce_scatter_single")
@@ -126,7 +126,7 @@ class Collectives:
         return self._launch("all_gather", [parts], [steps], joints, opts, copies, [target])
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None) -> CoarseWork:
-        """Fill the list that each rank has for rank r with r's tensors, whose sizes are the same on all ranks."""
+        """Fill the list that each rank has for rank r with r's tensors, whose sizes are equal on all ranks."""
         require_count(outputs, self._size, "all_gather_coalesced: output")
         copies = Copies()
         gathered = [
@@ -143,7 +143,7 @@ class Collectives:
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Tensors, owns: Tensors, opts: object = None) -> CoarseWork:
-        """`all_gather_single` of several tensors."""
+        """Gather several tensors as `all_gather_single` does."""
         targets, steps, copies = [], [], Copies()
         for output, own in zip(outputs, owns, strict=True):
             require_alike([output, own], "all_gather_single")
@@ -259,7 +259,7 @@ class Collectives:
         copies: Copies,
         targets: Sequence[Target | Targets] = (),
     ) -> CoarseWork:
-        """Submit a call's steps; `targets` are brought into their tensors afterwards, and `tensors` are its result."""
+        """Submit a call's steps; then deliver `targets` into their tensors. `tensors` are the call's result."""
         for target in targets:
             target.note_overwritten()
         limit = timeout_of(options, self._timeout)

@@ -1,4 +1,4 @@
-"""The process group itself: c10d's methods over one group's place in the progress thread."""
+"""Process group of c10d: its methods over one group's lane in the progress thread."""
 
 from datetime import timedelta
 from typing import Self
@@ -19,7 +19,7 @@ from coarse.torch.c10d.work import CoarseWork
 
 
 def _base_class() -> type:
-    """What a backend in Python derives from: c10d's Backend from torch 2.14 on, ProcessGroup before."""
+    """Return the base class of a backend in Python: Backend from torch 2.14 on, ProcessGroup before."""
     try:
         type("_Probe", (Backend,), {})(0, 1)
     except TypeError:  # it has no constructor
@@ -28,7 +28,7 @@ def _base_class() -> type:
 
 
 class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # which one, the version of torch says
-    """A group of workers. Methods are c10d's; ranks are the group's.
+    """Group of workers; methods are c10d's, and ranks are the group's.
 
     Raises:
         StallError: ranks that do not come within the timeout.
@@ -67,7 +67,7 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
         return self._receive(only(listed(tensors), "recv"), source, tag)
 
     def recv_anysource(self, tensors: Given, tag: int = 0) -> CoarseWork:
-        """Overwrite a tensor with one of the same size from whatever rank sends one."""
+        """Overwrite a tensor with one of the same size from any rank that sends one."""
         return self._receive(only(listed(tensors), "recv"), None, tag)
 
     def _receive(self, tensor: torch.Tensor, source: int | None, tag: int) -> CoarseWork:
@@ -87,56 +87,57 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
     # --- the group
 
     def barrier(self, opts: object = None) -> CoarseWork:
-        """Done once all ranks have come."""
+        """Return work that is done once all ranks have come."""
         joints = [Joint(CollectiveKind.BARRIER)]
         return self._launch("barrier", [], [self._lane.steps.barrier()], joints, opts, Copies())
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Return once all ranks have come; StallError after the timeout names all that have not, whatever is asked.
+        """Return once all ranks have come, or raise StallError after the timeout.
 
-        torch.distributed.monitored_barrier itself refuses every backend but Gloo.
+        The error names all ranks that have not come, for any `wait_all_ranks`. torch.distributed.monitored_barrier
+        itself refuses every backend but Gloo.
         """
         self.barrier(timeout).wait()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long a call may wait from now on."""
+        """Set the time that a call may wait from now on."""
         self._timeout = timeout
 
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Leave the group; what is under way is given up."""
+        """Leave the group; calls under way are given up."""
         self._lane.close()
 
     abort = shutdown
 
     def getBackendName(self) -> str:
-        """The backend's name."""
+        """Return the backend's name."""
         return BACKEND_NAME
 
     name = getBackendName
 
     def _get_backend(self, device: torch.device) -> Self:
-        """What serves tensors on a device: this, on all devices."""
+        """Return the backend that serves tensors on a device: this one, on all devices."""
         return self
 
     @property
     def supports_splitting(self) -> bool:
-        """Whether c10d may make groups from this one by its own means."""
+        """True if c10d may make groups from this one by its own means."""
         return False
 
     supports_coalescing = supports_time_estimate = supports_splitting
 
     @property
     def pg_name(self) -> str:
-        """The group's name, which torch chose."""
+        """Name of the group, which torch chose."""
         return self._own_name
 
     group_name = pg_name
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Where torch puts what it sends for itself, such as state dicts from rank 0."""
+        """Devices where torch puts tensors that it sends for itself, such as state dicts from rank 0."""
         return [torch.device("cpu")]
 
 

@@ -1,4 +1,4 @@
-"""One process group's place in the progress thread: its collectives in order, its messages beside them."""
+"""Lane of one process group in the progress thread: collectives in order, messages beside them."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,16 +21,18 @@ _MODE = "torch.distributed"
 
 
 class GroupLane:
-    """A group whose members have met.
+    """Group whose members have met.
 
     Collectives run in the order in which they were submitted, as they must on all ranks. A message is posted at once
-    and waits for nobody but its other end: a receive whose sender first takes part in a collective, or the other way
-    round, makes no circle.
+    and waits for its other end alone: a receive whose sender first takes part in a collective, or the other way round,
+    makes no circle.
     """
 
     def __init__(self, workers: tuple[int, ...], name: str, num_facts: int = 0) -> None:
-        """Open a group of these workers (`coarse.rank()`, in the group's order), which all of them do together; see
-        GroupSteps for `num_facts`."""
+        """Open a group of these workers, which all of them do together.
+
+        `workers` are `coarse.rank()`s in the group's order. GroupSteps describes `num_facts`.
+        """
         runtime = current()
         groups = shared_by_groups(runtime)
         self._link = runtime.require_client().link
@@ -51,14 +53,16 @@ class GroupLane:
 
         self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}", workers).wait()
         self.steps = opened[0]
-        """What the group can do."""
+        """Collectives and messages of the group."""
 
     def submit(
         self, what: str, steps: Steps, joints: Sequence[Joint], timeout: timedelta,
         delivery: Callable[[], Steps] | None = None,
     ) -> Pending:  # fmt: skip
-        """Go through the steps of a collective after all earlier ones, then through those of `delivery`. `joints` are
-        what it moves."""
+        """Submit the steps of a collective after all earlier ones, and then those of `delivery`.
+
+        `joints` are the bytes that it moves.
+        """
         self._require_open(what)
         due = self._link.join(self._meeting, joints, what)
         return self._submit(self._lane, what, steps, timeout, delivery, self._workers, due)
@@ -67,7 +71,7 @@ class GroupLane:
         self, what: str, steps: Steps, message: tuple[Meeting, Joint] | None, timeout: timedelta,
         delivery: Callable[[], Steps] | None = None,
     ) -> Pending:  # fmt: skip
-        """Go through the steps of a message, beside all else; `message` has its two ends (None: from any rank).
+        """Submit the steps of a message, beside all else; `message` has its two ends (None: from any rank).
 
         Raises:
             UnsupportedError: a message from any rank in an emulated job, which has to know the sender before.
@@ -85,7 +89,7 @@ class GroupLane:
         return Meeting((self._workers[source], self._workers[target]), tag), Joint(kind, nbytes)
 
     def close(self) -> None:
-        """Nothing will be submitted any more; what is under way is given up."""
+        """Close the lane: no call will be submitted any more, and calls under way are given up."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""The members of a process group: who they are among the workers."""
+"""Members of a process group: their numbers among the workers."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from coarse.errors import ConfigError, StallError
 
 
 def meet(store: dist.Store, rank: int, size: int, worker: int, timeout: timedelta, name: str) -> tuple[int, ...]:
-    """`coarse.rank()` of each rank of the group, once all have come.
+    """Return `coarse.rank()` of each rank of the group, once all have come.
 
     Raises:
         ConfigError: ranks that are not workers of one job.

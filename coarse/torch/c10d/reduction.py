@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How elements of many ranks combine: what MPI adds for each type, and what becomes of it afterwards."""
+"""Combination of many ranks' elements: MPI's operation for each type, and the conversion after it."""
 
 import enum
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Operation(enum.IntEnum):
-    """A reduction of c10d."""
+    """Reduction of c10d."""
 
     SUM = 0
     AVERAGE = 1
@@ -28,7 +28,7 @@ class Operation(enum.IntEnum):
 
     @property
     def is_bitwise(self) -> bool:
-        """Whether it is for integers alone."""
+        """True if it is for integers alone."""
         return self in (Operation.BIT_AND, Operation.BIT_OR, Operation.BIT_XOR)
 
 
@@ -46,12 +46,12 @@ _OF_TRUTH = {
     Operation.SUM: Operation.MAX,
     Operation.PRODUCT: Operation.MIN,
 }
-"""What an operation is on truth values, each a byte of 0 or 1."""
+"""Operation on truth values, each a byte of 0 or 1, for other operations."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """An operation on elements of one type.
+    """Operation on elements of one type.
 
     Half types travel and combine in float32 and are rounded once; truth values stay truth values. An average of
     integers is their sum, divided and rounded toward zero, as NCCL does it.
@@ -61,7 +61,7 @@ class Reduction:
     """
 
     element: str
-    """A type as `Statement` names it; complex tensors are reduced as their real view."""
+    """Type as `Statement` names it; complex tensors are reduced as their real view."""
     operation: Operation
 
     def __post_init__(self) -> None:
@@ -78,32 +78,32 @@ class Reduction:
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The numpy type of the elements' bytes."""
+        """Numpy type of the elements' bytes."""
         return _STORAGE[self.element]
 
     @property
     def wire_operation(self) -> Operation:
-        """What is done on the way; an average is a sum that is divided at its end."""
+        """Operation on the way; an average is a sum that is divided at its end."""
         if self.element == "bool":
             return _OF_TRUTH.get(self.operation, self.operation)
         return Operation.SUM if self.operation is Operation.AVERAGE else self.operation
 
     @property
     def is_in_place(self) -> bool:
-        """Whether elements combine in the type that they have."""
+        """True if elements combine in the type that they have."""
         return self.element not in _HALF_TYPES
 
     @property
     def wire_itemsize(self) -> int:
-        """Return the bytes of an element on the way."""
+        """Bytes of an element on the way."""
         return self.storage.itemsize if self.is_in_place else np.dtype(np.float32).itemsize
 
     def to_wire(self, array: Array) -> Array:
-        """(n,) of the type that combines: the array itself, or the wider values of half types."""
+        """Return (n,) of the type that combines: the array itself, or the wider values of half types."""
         return array if self.is_in_place else widen(array, _HALF_TYPES[self.element])
 
     def wire_like(self, numel: int) -> Array:
-        """(numel,) of the type that combines, to be filled."""
+        """Return an uninitialised (numel,) of the type that combines."""
         return np.empty(numel, self.storage if self.is_in_place else np.float32)
 
     def from_wire(self, combined: Array, out: Array, num_ranks: int) -> None:
@@ -117,7 +117,7 @@ class Reduction:
 
 
 def combined(kind: CollectiveKind, array: Array, reduction: Reduction, root: int = -1) -> Joint:
-    """Return a reduction of bytes, as they travel."""
+    """Return the joint of a reduction, with its bytes as they travel."""
     num_elements = array.nbytes // reduction.storage.itemsize
     itemsize = reduction.wire_itemsize
     return Joint(kind, num_elements * itemsize, itemsize, root)

@@ -1,6 +1,6 @@
-"""How the ranks of `init_process_group` meet where torch's environment variables are not set.
+"""Rendezvous of `init_process_group`'s ranks where torch's environment variables are not set.
 
-torch's env:// wants RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets and mpirun does not. Where one
+Torch's env:// wants RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets and mpirun does not. Where one
 of them is missing, the job that `coarse.init()` makes knows it.
 """
 
@@ -23,7 +23,7 @@ _TELLING = "c10d/where to meet"
 
 Meeting = Iterator[tuple[dist.Store, int, int]]
 _told: dict[str, str] = {}
-"""Variables that were set here, and with what; they hold for one process group."""
+"""Variables that were set here, and their values; they hold for one process group."""
 
 
 def join_job() -> None:
@@ -33,7 +33,7 @@ def join_job() -> None:
 
 
 def fill_in_env_rendezvous() -> None:
-    """Let env:// do without variables that are not set; where all are, it is torch's own."""
+    """Let env:// do without variables that are not set; where all are set, it is torch's own."""
     module = sys.modules["torch.distributed.rendezvous"]  # the package has a function of this name
     handlers: dict[str, Callable[..., Meeting]] = module._rendezvous_handlers
     original = handlers["env"]
@@ -79,7 +79,7 @@ def _meet_in_job(url: str, timeout: timedelta) -> Meeting:
 
 
 def _tell(**variables: object) -> None:
-    """Set those variables that are not set otherwise, for whatever in the script reads them."""
+    """Set those variables that are not set otherwise, for any part of the script that reads them."""
     for name, value in variables.items():
         if not _is_set(name):
             os.environ[name] = _told[name] = str(value)

@@ -1,4 +1,4 @@
-"""The sum of sparse tensors, whose ranks may have different numbers of values."""
+"""Sum of sparse tensors, whose ranks may have different numbers of values."""
 
 from collections.abc import Generator, Sequence
 from enum import IntEnum
@@ -16,7 +16,7 @@ from coarse.torch.c10d.steps import GroupSteps, Steps
 
 
 class _Is(IntEnum):
-    """What a rank has of a tensor."""
+    """Kind of a rank's tensor."""
 
     ABSENT = 0
     SPARSE = 1
@@ -24,7 +24,7 @@ class _Is(IntEnum):
 
 
 def summand(tensor: torch.Tensor, operation: Operation) -> torch.Tensor:
-    """Return a sparse COO tensor as `sum_sparse` adds it: without its gradient's history, coalesced and complete.
+    """Return a sparse COO tensor as `sum_sparse` adds it: without history, coalesced and complete.
 
     Raises:
         TypeError: another operation, or a layout other than COO.
@@ -46,8 +46,9 @@ def gather_of(own: torch.Tensor | None) -> Joint:
 
 
 def sum_sparse(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor) -> Steps:
-    """Make a sparse COO tensor the sum of all ranks' summands, of which `own` is this one's; each rank gathers all
-    indices and values.
+    """Make a sparse COO tensor the sum of all ranks' summands; `own` is this rank's.
+
+    Each rank gathers all indices and values.
 
     Raises:
         MismatchError: ranks whose tensors differ in shape.
@@ -69,11 +70,10 @@ def sum_those_that_are_sparse(
     names: Sequence[str],
     divisor: int,
 ) -> Generator[Awaited, None, list[torch.Tensor | None]]:
-    """The sum of each tensor that some ranks have as a sparse COO one, divided and coalesced; None in place of all
-    others.
+    """Sum each tensor that some ranks have as a sparse COO one, divided and coalesced.
 
-    All ranks give equally many tensors (see `settled`), None where they have none; `like` has as many dense tensors of
-    the same shapes and types, and `names` what they are called in errors.
+    The result has None in place of all others. All ranks give equally many tensors (see `settled`), None where they
+    have none; `like` has as many dense tensors of the same shapes and types, and `names` their names in errors.
 
     Raises:
         MismatchError: one that is sparse on some ranks and dense on others, or has other sparse dimensions (on all).
@@ -97,7 +97,10 @@ def sum_those_that_are_sparse(
 
 
 def settled(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """A tensor that another thread may read: without its gradient's history, coalesced, and complete on its device."""
+    """Return a tensor that another thread may read.
+
+    It has no history of its gradient, is coalesced, and complete on its device.
+    """
     if tensor is None:
         return None
     own = tensor.detach()
@@ -108,7 +111,7 @@ def settled(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _facts(tensor: torch.Tensor | None) -> tuple[int, int, int]:
-    """What other ranks are told of a tensor: what it is, how many sparse dimensions it has, and how many values."""
+    """Return a tensor's facts for other ranks: its kind, and its numbers of sparse dimensions and values."""
     if tensor is None:
         return _Is.ABSENT, 0, 0
     if not tensor.is_sparse:
@@ -117,7 +120,7 @@ def _facts(tensor: torch.Tensor | None) -> tuple[int, int, int]:
 
 
 def _agreed_dims(facts: np.ndarray, name: str) -> int:
-    """How many sparse dimensions all ranks have that have any values; `facts` is (size, 3)."""
+    """Return the number of sparse dimensions, equal on all ranks with values; `facts` is (size, 3)."""
     present = facts[facts[:, 0] != _Is.ABSENT]
     if (present[:, :2] == present[0, :2]).all():
         return int(present[0, 1])
@@ -132,14 +135,14 @@ def _agreed_dims(facts: np.ndarray, name: str) -> int:
 
 
 def _empty(like: torch.Tensor, num_sparse_dims: int) -> torch.Tensor:
-    """A coalesced tensor without values."""
+    """Return a coalesced tensor without values."""
     indices = torch.empty((num_sparse_dims, 0), dtype=torch.int64, device=like.device)
     values = like.new_empty((0, *like.shape[num_sparse_dims:]))
     return torch.sparse_coo_tensor(indices, values, like.shape, is_coalesced=True, check_invariants=False)
 
 
 def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Awaited, None, np.ndarray]:
-    """Every rank's row of int64, (size, n)."""
+    """Gather every rank's row of int64, (size, n)."""
     rows = np.empty((group.size, len(row)), np.int64)
     yield from group.all_gather(_flat(rows), _flat(row), element_number("int64"), CollectiveKind.SPARSE_ALL_REDUCE)
     return rows
@@ -148,7 +151,7 @@ def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Awaited, None,
 def _add_parts(
     group: GroupSteps, own: torch.Tensor, counts: Sequence[int], divisor: int = 1
 ) -> Generator[Awaited, None, torch.Tensor]:
-    """The sum of each rank's sparse COO tensor, added in order of rank, divided and coalesced.
+    """Return the sum of each rank's sparse COO tensor, added in order of rank, divided and coalesced.
 
     `own` is coalesced, of a shape that all have; `counts[r]` is how many values rank r has. Half types are added and
     divided in float32, and rounded once.

@@ -1,4 +1,4 @@
-"""Tensors as flat arrays that MPI reads and writes: their own memory where that is possible, else copies."""
+"""Tensors as flat arrays that MPI reads and writes: their own memory if possible, else copies."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from coarse.torch.tensors import bytes_of, note_overwritten, on_host
 
 
 def element_label(tensor: torch.Tensor) -> str:
-    """The name of a tensor's element type, such as "float32"."""
+    """Return the name of a tensor's element type, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def require_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
-    """TypeError for a tensor that has no elements side by side in memory."""
+    """Raise TypeError for a tensor that has no elements side by side in memory."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{what}: a tensor was wanted, {type(tensor).__name__} came")
@@ -43,26 +43,26 @@ def require_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
 
 
 def read(tensor: torch.Tensor) -> Array:
-    """(nbytes,) uint8, the values of a tensor in row-major order; to be read only."""
+    """Return a tensor's values in row-major order, (nbytes,) uint8, to be read only."""
     return bytes_of(on_host(tensor).contiguous())
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> Array:
-    """(sum of nbytes,) uint8, the values of several tensors end to end, in memory of their own."""
+    """Return the values of several tensors end to end, (sum of nbytes,) uint8, in separate memory."""
     return np.concatenate([read(tensor) for tensor in tensors]) if tensors else np.empty(0, np.uint8)
 
 
 def finish(tensor: torch.Tensor) -> None:
-    """Return once a GPU has done to a tensor what this thread has asked of it: nothing still writes to it."""
+    """Return once a GPU has done this thread's work on a tensor, so that nothing still writes to it."""
     if tensor.device.type == "cuda":
         torch.cuda.current_stream(tensor.device).synchronize()
 
 
 class Copies:
-    """What the tensors of one call have under way between GPUs and the host.
+    """Copies of one call's tensors between GPUs and the host.
 
-    Made, and asked for arrays, in the caller's thread, which waits for no copy; `arrive` and `deliver` are steps of the
-    call's job. What a thread does in torch's stream until then comes before.
+    It is made, and asked for arrays, in the caller's thread, which waits for no copy; `arrive` and `deliver` are steps
+    of the call's job. Work of a thread in torch's stream until then comes before.
     """
 
     def __init__(self) -> None:
@@ -71,12 +71,14 @@ class Copies:
         self._targets: list[Target | Targets] = []
 
     def read(self, tensor: torch.Tensor) -> Array:
-        """(nbytes,) uint8, a tensor's values in row-major order, once they have arrived; to be read only."""
+        """Return a tensor's values in row-major order, (nbytes,) uint8, to be read only when they are there."""
         return self.joined([tensor]) if _crosses(tensor) else read(tensor)
 
     def joined(self, tensors: Sequence[torch.Tensor]) -> Array:
-        """(sum of nbytes,) uint8, the values of several tensors end to end, in memory of their own, once they have
-        arrived."""
+        """Return the values of several tensors end to end, (sum of nbytes,) uint8, in separate memory.
+
+        They are there once they have arrived.
+        """
         if not any(_crosses(tensor) for tensor in tensors):
             return joined(tensors)
         stage, begin = _stage_for(tensors), 0
@@ -92,27 +94,27 @@ class Copies:
         return stage.bytes
 
     def target(self, tensor: torch.Tensor, *, is_read: bool) -> Target:
-        """Where the bytes for a tensor arrive; `is_read`: its present values are wanted too."""
+        """Return the target of a tensor's bytes; `is_read`: its present values are wanted too."""
         self._targets.append(found := Target(tensor, is_read=is_read, coming=self._coming))
         return found
 
     def targets(self, tensors: Sequence[torch.Tensor]) -> Targets:
-        """Where the bytes for several tensors arrive."""
+        """Return the target of several tensors' bytes."""
         self._targets.append(found := Targets(tensors))
         return found
 
     def then(self, steps: Iterable[Iterable[Awaited]]) -> Generator[Awaited, None, None]:
-        """Steps one after the other, once what they read is on the host."""
+        """Run steps one after the other, once the values that they read are on the host."""
         yield from self.arrive()
         for one in steps:
             yield from one
 
     def arrive(self) -> Generator[Awaited, None, None]:
-        """What is read is on the host."""
+        """Wait until the values that are read are on the host."""
         yield from self._coming
 
     def deliver(self, wanted: Sequence[Target | Targets]) -> Generator[Awaited, None, None]:
-        """Bring what has arrived into the tensors of these targets."""
+        """Bring received bytes into the tensors of these targets."""
         for stage in self._stages:
             stage.give_back()
         for target in self._targets:
@@ -123,12 +125,12 @@ class Copies:
 
 
 class Target:
-    """Where the bytes for a tensor arrive; see [Note: writes that autograd sees].
+    """Target of a tensor's bytes; see [Note: writes that autograd sees].
 
     Args:
         tensor: dense, on any device and with any strides.
-        is_read: whether its present values are wanted too.
-        coming: gets what is waited for until they are there.
+        is_read: True if its present values are wanted too.
+        coming: gets the events that are waited for until they are there.
     """
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool, coming: list[Awaited]) -> None:
@@ -163,7 +165,7 @@ class Target:
         note_overwritten([self._tensor])
 
     def deliver(self) -> Generator[Awaited, None, None]:
-        """Bring what has arrived into the tensor, where it is not there yet."""
+        """Bring received bytes into the tensor, where they are not there yet."""
         event = None if self._arrival is None else self._arrival.start()
         if event is not None:
             yield Copied(event)
@@ -172,20 +174,20 @@ class Target:
         self.note_overwritten()
 
     def give_back(self) -> None:
-        """Nothing has arrived."""
+        """Give the memory back, as nothing has arrived."""
         if self._arrival is not None:
             self._arrival.give_back()
 
 
 class Targets:
-    """Where the bytes for several tensors arrive, end to end; see [Note: writes that autograd sees]."""
+    """Target of several tensors' bytes, end to end; see [Note: writes that autograd sees]."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
         self.nbytes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         self._stage: Stage | None = None
         self._is_free: dict[int, Event] = {}
-        """By GPU, when torch's stream has done what it had under way."""
+        """Event of each GPU after which torch's stream has done the work that it had under way."""
         if any(_crosses(tensor) for tensor in tensors):
             self._stage = _stage_for(tensors)
             for gpu, tensor in {gpu_of(tensor): tensor for tensor in tensors if _crosses(tensor)}.items():
@@ -199,7 +201,7 @@ class Targets:
         note_overwritten(self._tensors)
 
     def deliver(self) -> Generator[Awaited, None, None]:
-        """Bring what has arrived into the tensors."""
+        """Bring received bytes into the tensors."""
         begin, copied = 0, dict[int, Event]()
         for tensor, nbytes in zip(self._tensors, self.nbytes, strict=True):
             if self._stage is not None and _crosses(tensor) and _is_plain(tensor):
@@ -214,13 +216,13 @@ class Targets:
         self.note_overwritten()
 
     def give_back(self) -> None:
-        """Nothing arrives any more."""
+        """Give the memory back, as nothing arrives any more."""
         if self._stage is not None:
             self._stage.give_back()
 
 
 def brought(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The values of a tensor on the host on the device of another; they are there when this returns."""
+    """Return a host tensor's values on the device of another; they are there when this returns."""
     if like.device.type == "cpu" and not is_on_gpu(like):
         return values
     found = empty_beside(like, values.shape, values.dtype)
@@ -229,7 +231,7 @@ def brought(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _crosses(tensor: torch.Tensor) -> bool:
-    """Whether a tensor comes to the host, and from it, by streams of a GPU."""
+    """Return whether a tensor comes to the host, and from it, by streams of a GPU."""
     return goes_by_gpu(tensor) and tensor.numel() > 0
 
 
@@ -238,20 +240,20 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _stage_for(tensors: Sequence[torch.Tensor]) -> Stage:
-    """Host memory for the bytes of several tensors, of which some are on GPUs."""
+    """Return host memory for the bytes of several tensors, of which some are on GPUs."""
     first = next(tensor for tensor in tensors if _crosses(tensor))
     return host_staging().stage(gpu_of(first), sum(tensor.nbytes for tensor in tensors))
 
 
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Overwrite a tensor's values, of which autograd takes no note by itself, as it takes none of a write by MPI."""
+    """Overwrite a tensor's values, unseen by autograd, as a write by MPI is."""
     with torch.no_grad():
         tensor.data.copy_(values)
     finish(tensor)
 
 
 def _typed(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """(nbytes,) uint8 as a tensor of the type and shape of `like`."""
+    """Return (nbytes,) uint8 as a tensor of the type and shape of `like`."""
     if part.storage_offset() % like.element_size() or part.data_ptr() % like.element_size():
         part = part.clone()
     return part.view(like.dtype).view(like.shape)

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What each rank of a group says that it calls, and the error where they do not say the same."""
+"""Statement of each rank of a group about its call, and the error where statements differ."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,21 +12,21 @@ from coarse.protocol.joint import CollectiveKind
 
 @dataclass(frozen=True, kw_only=True)
 class CallStatement:
-    """One rank's call: all ranks of the group must make the same."""
+    """Call of one rank; all ranks of the group must make the same."""
 
     kind: CollectiveKind
     element: int = -1
-    """The element type, as an index into `ELEMENTS`; -1 where there is none."""
+    """Element type, as an index into `ELEMENTS`; -1 where there is none."""
     op: int = -1
-    """The reduction, -1 where there is none."""
+    """Number of the reduction, -1 where there is none."""
     root: int = -1
     nbytes: int = 0
-    """What each rank contributes, in bytes."""
+    """Bytes that each rank contributes."""
     split: int = 0
-    """A digest of how the bytes are split among ranks, where that may differ from rank to rank."""
+    """Digest of the split of the bytes among ranks, where that may differ from rank to rank."""
 
     def as_row(self) -> npt.NDArray[np.int64]:
-        """(NUM_FIELDS,) int64, for the wire."""
+        """Return (NUM_FIELDS,) int64, for the wire."""
         return np.array([self.kind, self.element, self.op, self.root, self.nbytes, self.split], np.int64)
 
 
@@ -43,15 +43,16 @@ ELEMENTS = (
 
 
 def element_number(label: str) -> int:
-    """The number of an element type such as "float32"; -1 for one that is not known by name."""
+    """Return the number of an element type such as "float32"; -1 for one that is not known by name."""
     return ELEMENTS.index(label) if label in ELEMENTS else -1
 
 
 def disagreement(rows: npt.NDArray[np.int64], rank: int) -> str | None:
-    """Why the calls of a group's ranks do not fit together, as `rank` tells it; None where they are the same.
+    """Return the reason, seen by `rank`, why calls of a group's ranks differ; None where they are equal.
 
     Args:
         rows: (p, NUM_FIELDS) int64, row r the statement of the group's rank r.
+        rank: rank from whose view the reason is told.
     """
     differing = np.flatnonzero((rows != rows[rank]).any(axis=1))
     if not differing.size:

@@ -1,8 +1,8 @@
-"""The collectives of c10d on arrays, as jobs of the progress thread: each yields what it waits for.
+"""Collectives of c10d on arrays, as jobs of the progress thread that yield their waits.
 
-[Note: statements] Before a collective moves bytes its ranks tell each other what they call. MPI itself would let calls
-that do not fit together write past a buffer, return nonsense or wait for ever. Statements travel from each rank to
-each other one, so that a wait for them knows who has not come. All ranks see the same rows, so all raise.
+[Note: statements] Before a collective moves bytes its ranks tell each other their calls. MPI itself would let calls
+that do not fit together write past a buffer, return nonsense or wait for ever. Statements travel from each rank to each
+other one, so that a wait for them knows the ranks that have not come. All ranks see the same rows, so all raise.
 """
 
 import zlib
@@ -34,7 +34,7 @@ _OPS = {
 
 
 class GroupSteps:
-    """The collectives and messages of one group; ranks are the group's.
+    """Collectives and messages of one group; ranks are the group's.
 
     Args:
         comm: of the group alone; only the progress thread calls it.
@@ -56,9 +56,9 @@ class GroupSteps:
         self._name = name
         self._num_facts = num_facts
         self.num_meetings = 0
-        """How often all ranks have told one another what they call."""
+        """Number of times that all ranks have told one another their calls."""
         self.reduced_bytes = 0
-        """What MPI was given to combine."""
+        """Bytes that MPI was given to combine."""
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
 
@@ -156,7 +156,7 @@ class GroupSteps:
         yield from self.exchange(out, received, own, sent)
 
     def exchange(self, out: Array, received: Sequence[int], own: Array, sent: Sequence[int]) -> Steps:
-        """Do what `all_to_all` does among ranks that know from `meet` how many bytes each sends."""
+        """Do the exchange of `all_to_all` among ranks that know from `meet` the bytes of each."""
         yield Requests([self._comm.Ialltoallv(_parts(own, sent), _parts(out, received))])
 
     def barrier(self) -> Steps:
@@ -173,7 +173,7 @@ class GroupSteps:
         yield messages
 
     def receive(self, data: Array, source: int | None, tag: int, found: list[int]) -> Steps:
-        """Overwrite data (n,) uint8 with a message from `source` (None: from any rank), and append its rank to `found`.
+        """Overwrite data (n,) uint8 with a message from `source` (None: any rank); append its rank to `found`.
 
         Raises:
             MismatchError: a message of another length.
@@ -194,8 +194,11 @@ class GroupSteps:
     def meet(
         self, statement: CallStatement, facts: Sequence[int]
     ) -> Generator[Awaited, None, tuple[str | None, np.ndarray]]:
-        """Tell all ranks of a call, and facts of it: why their calls do not fit together, or None, and by rank its
-        facts, (p, num_facts) int64, zeros where a rank has told fewer."""
+        """Tell all ranks of a call, and facts of it.
+
+        Return the reason why their calls do not fit together, or None, and by rank its facts, (p, num_facts) int64,
+        zeros where a rank has told fewer.
+        """
         self.num_meetings += 1
         rows = np.zeros((self.size, NUM_FIELDS + self._num_facts), np.int64)
         rows[self.rank, :NUM_FIELDS] = statement.as_row()
@@ -243,7 +246,10 @@ def statement_of(
     root: int = -1,
     split: int = 0,
 ) -> CallStatement:
-    """Return what a rank says of a collective of `array`, of elements of this number or those of a reduction."""
+    """Return a rank's statement about a collective of `array`.
+
+    Its elements have this number, or are those of a reduction.
+    """
     return CallStatement(
         kind=kind,
         element=element if reduction is None else element_number(reduction.element),
@@ -255,7 +261,7 @@ def statement_of(
 
 
 class _Arrival:
-    """One message that will have come."""
+    """Message that is awaited."""
 
     def __init__(self, request: MPI.Request, buffer: Array, missing: tuple[int, ...]) -> None:
         self._request = request
@@ -263,10 +269,10 @@ class _Arrival:
         self._missing = missing
         self.source = -1
         self.misfit: str | None = None
-        """How the message differs in length, once it has come."""
+        """Difference of the message's length, once it has come."""
 
     def is_over(self) -> bool:
-        """See Awaited."""
+        """Return whether the message has come."""
         status = MPI.Status()
         try:
             if not self._request.Test(status):
@@ -283,7 +289,7 @@ class _Arrival:
         return True
 
     def missing(self) -> tuple[int, ...]:
-        """See Awaited."""
+        """Return the rank that has not sent, if it is known."""
         return self._missing
 
 

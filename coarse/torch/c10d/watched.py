@@ -1,4 +1,4 @@
-"""A job of a process group within its time, and among ranks that are alive."""
+"""Watch of a process group's job: its time limit, and the deaths of ranks."""
 
 from collections.abc import Collection
 
@@ -11,15 +11,16 @@ from coarse.errors import StallError
 from coarse.torch.c10d.steps import Steps
 
 _LOOK_S = 0.05
-"""How often a wait looks for ranks that have died."""
+"""Seconds between a wait's looks for ranks that have died."""
 _NAMING_S = 1.0
-"""How much later than MPI the devices may know who died."""
+"""Seconds by which the devices may know of a death later than MPI."""
 
 
 def watched(steps: Steps, link: DeviceLink, timeout_s: float, what: str, members: Collection[int]) -> Steps:
-    """The same steps, in which every wait looks at the clock, for the dead, and for `members` that have shut down.
+    """Return the same steps, in which every wait looks at the clock, for the dead, and for `members`.
 
-    A future may be waited for inside torch, which knows neither this group's timeout nor the devices' word.
+    It looks for members that have shut down. A future may be waited for inside torch, which knows neither this group's
+    timeout nor the devices' reports.
     """
     deadline_s = link.clock.now_s() + timeout_s
     limit = f"did not end within the group's timeout of {timeout_s:g} s"
@@ -34,7 +35,7 @@ def watched(steps: Steps, link: DeviceLink, timeout_s: float, what: str, members
 
 
 class _Watched:
-    """Something awaited, until the deadline."""
+    """Wait for something, until the deadline."""
 
     def __init__(
         self, awaited: Awaited, link: DeviceLink, deadline_s: float, what: str, limit: str, members: Collection[int]
@@ -43,7 +44,7 @@ class _Watched:
         self._link = link
         self._deadline_s = deadline_s
         self._whole_s = link.clock.now_s()
-        """When the last look found every member here."""
+        """Time at which the last look found every member here."""
         self._next_look_s = self._whole_s + _LOOK_S
         self._what = what
         self._limit = limit
@@ -51,7 +52,12 @@ class _Watched:
         self.failure: MPI.Exception | None = None
 
     def is_over(self) -> bool:
-        """See Awaited. Raises StallError after the time, and DeadRankError once a rank has died."""
+        """Return whether the wait is over.
+
+        Raises:
+            StallError: the time is up.
+            DeadRankError: a rank has died.
+        """
         try:
             if self._awaited.is_over():
                 return True
@@ -74,7 +80,10 @@ class _Watched:
         return False
 
     def _require_present(self, now_s: float) -> None:
-        """DeadRankError once a worker that is needed has shut down, and what it did before has had time to come."""
+        """Raise DeadRankError for a needed worker that has shut down.
+
+        Its earlier work first has time to come.
+        """
         left = self._link.left_of(self._awaited.missing() or self._members)
         if not left:
             self._whole_s = now_s
@@ -82,12 +91,12 @@ class _Watched:
             raise self._link.left_error(left, self._what)
 
     def missing(self) -> tuple[int, ...]:
-        """See Awaited."""
+        """Return the ranks that the wait lacks."""
         return self._awaited.missing()
 
 
 class _Naming:
-    """Never over: raises who died once the devices know, and MPI's error where they know of nobody."""
+    """Endless wait that raises the death once devices know it, and MPI's error where they know of none."""
 
     def __init__(self, failure: MPI.Exception, link: DeviceLink) -> None:
         self._failure = failure
@@ -95,14 +104,14 @@ class _Naming:
         self._until_s = link.clock.now_s() + _NAMING_S
 
     def is_over(self) -> bool:
-        """See Awaited."""
+        """Raise an error, or return False."""
         _require_alive(self._link)
         if self._link.clock.now_s() >= self._until_s:
             raise self._failure
         return False
 
     def missing(self) -> tuple[int, ...]:
-        """See Awaited."""
+        """Return no ranks."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""What a call of the backend gives back at once: c10d's Work over a job of the progress thread."""
+"""Result of a backend's call, returned at once: c10d's Work over a job of the progress thread."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,15 +13,15 @@ from coarse.collectives.progress import Pending
 
 _Future = torch.futures.Future[list[object]]
 _MAX_CALLBACKS = 64
-"""How many callbacks of futures may wait for further collectives at once."""
+"""Number of futures' callbacks that may wait for further collectives at once."""
 
 
 class CoarseWork(dist.Work):
-    """A collective or message under way.
+    """Collective or message under way.
 
     Args:
         pending: its job.
-        tensors: what the future's value is.
+        tensors: the future's value.
         source: group rank that a message came from, once it has come.
     """
 
@@ -35,7 +35,7 @@ class CoarseWork(dist.Work):
         self._future: torch.futures.Future[list[object]] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return True once the tensors hold the result; raise what went wrong.
+        """Return True once the tensors hold the result, or raise the job's error.
 
         Raises:
             StallError: not done within `timeout`, or within the group's timeout.
@@ -47,28 +47,28 @@ class CoarseWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not."""
+        """Return whether it is over, with success or without."""
         return self._pending.has_come()
 
     def is_success(self) -> bool:
-        """Whether it is done."""
+        """Return whether it is done with success."""
         return self._pending.is_over and self._pending.failure is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong; None where nothing has."""
+        """Return the job's error; None where there is none."""
         return self._pending.failure
 
     def synchronize(self) -> None:
-        """The same as `wait`: results lie in the tensors, whatever the stream."""
+        """Wait as `wait` does: results lie in the tensors, on any stream."""
         self.wait()
 
     def result(self) -> list[object]:  # type: ignore[override]  # c10d's may be lists of lists too
-        """The tensors that hold the result, once it is done."""
+        """Return the tensors that hold the result, once it is done."""
         self.wait()
         return self._tensors
 
     def source_rank(self) -> int:
-        """The group rank that a received message came from."""
+        """Return the group rank that a received message came from."""
         if self._source is None:
             raise RuntimeError("source_rank is known of receives alone")
         return self._source()
@@ -76,7 +76,7 @@ class CoarseWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[object]]:
-        """A future of the tensors; its callbacks may wait for further collectives.
+        """Return a future of the tensors; its callbacks may wait for further collectives.
 
         Where the job has failed, waiting for it raises a RuntimeError with the error's name and text: torch's reducer
         reads the value in C++, where an exception that Python has set on a future is taken for tensors.
@@ -96,7 +96,7 @@ class CoarseWork(dist.Work):
 
 
 class _EmulatedFuture(torch.futures.Future[list[object]]):
-    """A future that is waited for in emulated time, too."""
+    """Future that is waited for in emulated time, too."""
 
     def __init__(self, pending: Pending) -> None:
         super().__init__()
@@ -139,5 +139,8 @@ def _complete_soon(over: "torch.futures.Future[None]", _: Pending) -> None:
 
 @cache
 def _callback_threads() -> ThreadPoolExecutor:
-    """Threads that complete futures: callbacks run in them, never in the one thread that moves the bytes."""
+    """Return the threads that complete futures.
+
+    Callbacks run in them, never in the one thread that moves the bytes.
+    """
     return ThreadPoolExecutor(_MAX_CALLBACKS, FUTURES_THREADS)

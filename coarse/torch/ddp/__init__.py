@@ -1,1 +1,1 @@
-"""Data-parallel training on torch: DistributedOptimizer and what it is made of."""
+"""Data-parallel training on torch: DistributedOptimizer and its parts."""

@@ -1,13 +1,12 @@
-"""Gradients of many parameters in flat buckets, and what is known of each between two steps.
+"""Gradients of many parameters in flat buckets, and the state of each between two steps.
 
-[Note: presence] Behind its gradients every bucket carries one element per parameter, 1 where this
-rank has a gradient of it and else 0, and a last one that is always 1. They are combined like the
-gradients, so the result says how many ranks had each gradient, of how many that took part (ranks
-that have joined take none). These are counts, and half types cannot count far: bfloat16 does not
-tell 256 from 257. There each element becomes a row of as many as there are cohorts of 64 ranks, and
-each rank writes into its own cohort's column. Where a block of elements shares an exponent, as in a switch's sums of
-integers, they lie in blocks of their own, or a large gradient would make zeros of them. A last element
-of NaN says that some rank has a sparse gradient (coarse/torch/ddp/sparse_gradients.py).
+[Note: presence] Behind its gradients every bucket carries one element per parameter, 1 where this rank has a gradient
+of it and else 0, and a last one that is always 1. They are combined like the gradients, so the result gives the number
+of ranks that had each gradient, and the number that took part (ranks that have joined take none). These are counts, and
+half types cannot count far: bfloat16 does not tell 256 from 257. There each element becomes a row of as many as there
+are cohorts of 64 ranks, and each rank writes into its own cohort's column. Where a block of elements shares an
+exponent, as in a switch's sums of integers, they lie in separate blocks, or a large gradient would make zeros of them.
+A last element of NaN says that some rank has a sparse gradient (coarse/torch/ddp/sparse_gradients.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from coarse.parallel.data.bucket_plan import BucketPlan
 from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
 from coarse.parallel.data.flight import BucketPhase
 from coarse.parallel.data.reducer import Flight
+from coarse.protocol import override
 from coarse.protocol.dtypes import STORAGE, Op
 from coarse.torch.compression import NoCompression
 from coarse.torch.on_gpu import goes_by_gpu, gpu_of, in_its_stream
@@ -42,7 +42,11 @@ def plan_buckets(
     places: Mapping[torch.Tensor, int] = MappingProxyType({}),
     block_elements: int = 1,
 ) -> list[BucketPlan]:
-    """The buckets of named parameters; see coarse.parallel.data.bucket_plan. TypeError for what devices cannot add."""
+    """Return the buckets of named parameters; see coarse.parallel.data.bucket_plan.
+
+    Raises:
+        TypeError: a type that devices cannot add.
+    """
     sizes = []
     for name, parameter in parameters:
         is_narrowed = compression.narrows(parameter.dtype)
@@ -56,7 +60,10 @@ def plan_buckets(
 
 
 def places_of(parameters: Iterable[torch.Tensor]) -> dict[torch.Tensor, int]:
-    """Where each parameter's gradient is: 0 on the host, else its GPU's number among those of these parameters."""
+    """Return the place of each parameter's gradient: 0 on the host, else its GPU's number.
+
+    GPUs are numbered among those of these parameters.
+    """
     numbers: dict[int, int] = {}
     return {
         parameter: numbers.setdefault(gpu_of(parameter), len(numbers) + 1) if goes_by_gpu(parameter) else 0
@@ -66,34 +73,34 @@ def places_of(parameters: Iterable[torch.Tensor]) -> dict[torch.Tensor, int]:
 
 @dataclass
 class Bucket:
-    """One bucket's memory and state. Subclasses say how `.grad` and that memory belong together."""
+    """Memory and state of one bucket; subclasses relate `.grad` to that memory."""
 
     plan: BucketPlan
     parameters: tuple[torch.Tensor, ...]
     array: np.ndarray | torch.Tensor  # (plan.descriptor.shape) storage type
-    """On the host, or a tensor on the parameters' GPU."""
+    """Memory on the host, or a tensor on the parameters' GPU."""
     flat: torch.Tensor = field(init=False)
     views: tuple[torch.Tensor, ...] = field(init=False)
     arrivals: list[int] = field(init=False)
-    """Backward passes that have given each parameter a gradient since the last step."""
+    """Number of backward passes that have given each parameter a gradient since the last step."""
     has_gradient: list[bool] = field(init=False)
-    """Whether each parameter has one, in the sense of torch's `.grad is not None`."""
+    """True for each parameter that has a gradient, in the sense of torch's `.grad is not None`."""
     came_sparse: list[bool] = field(init=False)
-    """Whether each parameter's last gradient was a sparse one."""
+    """True for each parameter whose last gradient was a sparse one."""
     num_awaited: int = field(init=False)
-    """Parameters whose last backward pass of this step is still to come."""
+    """Number of parameters whose last backward pass of this step is still to come."""
     phase: BucketPhase = BucketPhase.FILLING
-    """All that is known of its way; changed by GradientExchange alone, by the moves of that file."""
+    """Phase of its way, which is all that is known of it; GradientExchange alone changes it, by `moved`."""
     flight: Flight | None = None
-    """What was started last; it says how far it is."""
+    """Flight that was started last; it tells its progress."""
     predivide: float = 1.0
-    """What gradients are divided by before they are summed; the result is multiplied by it."""
+    """Divisor of gradients before they are summed; the result is multiplied by it."""
     has_sparse: bool = False
-    """Whether some rank had a sparse gradient, by the last result."""
+    """True if some rank had a sparse gradient, by the last result."""
     has_sum: bool = True
-    """True if anybody took part in the last result; at first nobody has, where a strategy's sums come late."""
+    """True if any rank took part in the last result; at first none has, where a strategy's sums come late."""
     was_disturbed: bool = field(init=False, default=False)
-    """Whether anybody but a device wrote to the gradients, or put others in their place, between the last `seal` and
+    """True if anything but a device wrote to the gradients, or put others in their place, between the last `seal` and
     `open`. A write through `.data` leaves no trace."""
 
     def __post_init__(self) -> None:
@@ -109,25 +116,28 @@ class Bucket:
         self._presence = self._presence_on_host(rows, cohorts)
         self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
         self._said: tuple[bytes, torch.Tensor] | None = None
-        """Of a bucket on a GPU: what was last said of this rank's presence, and the same there."""
+        """Last presence that this rank stated, and the same on the GPU, for a bucket there."""
         self._one, self._nan = self._in_storage(1.0), self._in_storage(float("nan"))
         self._sealed: Sequence[tuple[torch.Tensor | None, int]] = ()
-        """Each parameter's gradient, and its version, when the bucket was sealed."""
+        """Gradient of each parameter, and its version, when the bucket was sealed."""
         self.begin_step()
 
     def _presence_on_host(self, rows: int, cohorts: int) -> np.ndarray:
-        """(rows, cohorts) storage type: where [Note: presence] is written and read; of a bucket on a GPU, a copy."""
+        """Return the memory in which [Note: presence] is written and read, (rows, cohorts) storage type.
+
+        For a bucket on a GPU, it is a copy.
+        """
         if isinstance(self.array, torch.Tensor):
             return np.zeros((rows, cohorts), STORAGE[self.plan.descriptor.dtype])
         return self.array[-rows * cohorts :].reshape(rows, cohorts)
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether its memory is."""
+        """True if its memory is on a GPU."""
         return isinstance(self.array, torch.Tensor)
 
     def in_its_stream(self) -> AbstractContextManager[None]:
-        """Within, this thread works with the bucket's memory in torch's stream, if that is on a GPU."""
+        """Have this thread work with the bucket's memory in torch's stream, if that is on a GPU."""
         return in_its_stream(self.flat)
 
     def begin_step(self) -> None:
@@ -138,8 +148,10 @@ class Bucket:
     # --- from this rank's gradients to those of all
 
     def seal(self, rank: int) -> None:
-        """Make the memory hold this rank's gradients, zeros where it has none; say which it has (see [Note: presence]),
-        and note what they are."""
+        """Make the memory hold this rank's gradients, zeros where it has none, and note their versions.
+
+        It also states which of them there are; see [Note: presence].
+        """
         self._presence[:] = 0
         self._presence[:, rank // self.plan.cohort_ranks] = self._one
         for slot, view in enumerate(self.views):
@@ -164,16 +176,21 @@ class Bucket:
             self._say_presence(self.array.device)
 
     def _say_presence(self, device: torch.device) -> None:
-        """Write this rank's presence to a bucket on a GPU: from a copy there, which is made anew where it has changed.
-        Backward would wait for every copy from the host."""
+        """Write this rank's presence to a bucket on a GPU, from a copy there.
+
+        The copy is made anew where the presence has changed. Backward would wait for every copy from the host.
+        """
         said = self._presence.tobytes()
         if self._said is None or self._said[0] != said:
             self._said = said, tensor_of(self._presence.copy(), self.plan.descriptor.dtype).to(device)
         self._presence_tensor.data.copy_(self._said[1])  # by `.data`, so that no version changes
 
     def open(self, num_ranks: int | None) -> dict[str, int]:
-        """Let `.grad` hold the result, which lies in the memory: by name how many ranks lacked a gradient that some
-        had. One that all lacked is None. Without a number of ranks: the push was cancelled, and there is no result."""
+        """Let `.grad` hold the result, which lies in the memory.
+
+        Return by name the number of ranks that lacked a gradient that some had. A gradient that all lacked is None.
+        Without a number of ranks the push was cancelled, and there is no result.
+        """
         sealed, self._sealed = self._sealed, ()
         self.was_disturbed = self.has_sparse = False
         for parameter, (gradient, version) in zip(self.parameters, sealed, strict=True):
@@ -211,12 +228,12 @@ class Bucket:
         return absent
 
     def _multiply(self, factor: float) -> None:
-        """Multiply what is summed of the gradients."""
+        """Multiply the summed part of the gradients."""
         if factor != 1.0:
             self.flat[: -self._presence.size].mul_(factor)
 
     def _counts(self, num_ranks: int) -> list[int]:
-        """How many ranks had each gradient, and how many took part."""
+        """Return the number of ranks that had each gradient, and of those that took part."""
         scale = num_ranks if self.plan.descriptor.op == Op.AVERAGE else 1
         found = self._presence_tensor[:-1] if self.has_sparse else self._presence_tensor
         counts: list[int] = torch.round(found.double() * scale).long().sum(1).tolist()
@@ -229,8 +246,10 @@ class Bucket:
         return storage[0]
 
     def make_way(self, slot: int) -> None:
-        """A sparse gradient comes: where there is none, autograd is not to find the bucket's zeros, to which it would
-        add."""
+        """Make way for a sparse gradient: where there is none yet, remove the bucket's zeros.
+
+        Autograd would add to them.
+        """
         if not self.has_gradient[slot] and self.parameters[slot].grad is self.views[slot]:
             self.parameters[slot].grad = None
 
@@ -245,14 +264,14 @@ class Bucket:
     # --- how gradients and the bucket's memory belong together
 
     shows_results: ClassVar[bool]
-    """Whether `.grad` is the bucket's memory, so that a result is there as soon as it has landed."""
+    """True if `.grad` is the bucket's memory, so that a result is there as soon as it has landed."""
 
     def put(self, slot: int, gradient: torch.Tensor) -> None:
         """Make the bucket's memory hold a gradient that lies elsewhere."""
         raise NotImplementedError
 
     def give(self, slot: int, *, is_own: bool) -> None:
-        """A result that some rank contributed to: into `.grad`, unless the user cleared this rank's own."""
+        """Put a result that some rank contributed to into `.grad`, unless the user cleared this rank's own."""
         raise NotImplementedError
 
     def scale(self, factor: float) -> None:
@@ -260,7 +279,7 @@ class Bucket:
         raise NotImplementedError
 
     def clear(self, *, set_to_none: bool) -> None:
-        """What zero_grad means for these parameters."""
+        """Zero these parameters' gradients, as zero_grad does."""
         raise NotImplementedError
 
     def release(self) -> None:
@@ -268,26 +287,26 @@ class Bucket:
 
 
 class BucketOfViews(Bucket):
-    """`.grad` is a view of the bucket: backward adds to it there, and nothing is ever copied.
+    """Bucket of which `.grad` is a view: backward adds to it there, and nothing is ever copied.
 
     Only a `.grad` that was None, so that autograd put a new tensor there, is copied once.
     """
 
     shows_results = True
 
+    @override
     def put(self, slot: int, gradient: torch.Tensor) -> None:
-        """See Bucket."""
         with torch.no_grad():
             self.views[slot].copy_(gradient)
         self.parameters[slot].grad = self.views[slot]
 
+    @override
     def give(self, slot: int, *, is_own: bool) -> None:
-        """See Bucket."""
         if not is_own:
             self.parameters[slot].grad = self.views[slot]
 
+    @override
     def scale(self, factor: float) -> None:
-        """See Bucket."""
         self.flat.mul_(factor)
 
     def clear(self, *, set_to_none: bool) -> None:
@@ -298,38 +317,38 @@ class BucketOfViews(Bucket):
                 parameter.grad = self.views[slot]
             self.has_gradient[slot] &= not set_to_none
 
+    @override
     def release(self) -> None:
-        """See Bucket."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is view:
                 parameter.grad = view.clone()
 
 
 class BucketOfCopies(Bucket):
-    """`.grad` stays torch's own, on whatever device; it is copied in and the result copied out."""
+    """Bucket beside torch's own `.grad`, on any device; gradients are copied in and the result copied out."""
 
     shows_results = False
 
+    @override
     def put(self, slot: int, gradient: torch.Tensor) -> None:
-        """See Bucket."""
         self.views[slot].copy_(gradient.detach())
 
+    @override
     def give(self, slot: int, *, is_own: bool) -> None:
-        """See Bucket."""
         parameter = self.parameters[slot]
         if parameter.grad is None and not is_own:
             parameter.grad = torch.empty_like(parameter)
         if parameter.grad is not None:
             parameter.grad.detach().copy_(self.views[slot])
 
+    @override
     def scale(self, factor: float) -> None:
-        """See Bucket."""
         for slot, parameter in enumerate(self.parameters):
             if self.has_gradient[slot] and parameter.grad is not None:
                 parameter.grad.detach().mul_(factor)
 
+    @override
     def clear(self, *, set_to_none: bool) -> None:
-        """See Bucket."""
         for slot, parameter in enumerate(self.parameters):
             if set_to_none:
                 parameter.grad = None
@@ -338,11 +357,11 @@ class BucketOfCopies(Bucket):
                 parameter.grad.detach_().zero_()
 
     def release(self) -> None:
-        """See Bucket: none ever does."""
+        """Do nothing, as no gradient ever lies in the bucket's memory."""
 
 
 def _view_like(parameter: torch.Tensor, flat: torch.Tensor, offset: int) -> torch.Tensor:
-    """Return a part of the bucket in the parameter's memory format, so that backward adds without a detour.
+    """Return a part of the bucket in the parameter's memory format, so that backward adds without a copy.
 
     A complex gradient lies there as pairs of real numbers.
     """

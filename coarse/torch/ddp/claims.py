@@ -1,4 +1,4 @@
-"""What each DistributedOptimizer of this process has to itself until it is closed: a prefix, and its parameters."""
+"""Claims of each DistributedOptimizer of this process until it is closed: a prefix, and parameters."""
 
 import itertools
 from collections import defaultdict
@@ -14,17 +14,21 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 
 class Claims:
-    """The claims of all optimizers of one runtime."""
+    """Claims of all optimizers of one runtime."""
 
     def __init__(self) -> None:
         self._prefixes: set[str] = set()
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
-        """By whose optimizers they number."""
+        """Numbers of optimizers, by the prefix that they are counted under."""
         self._owners = WeakTensorKeyDictionary()
-        """Parameter -> the prefix of the optimizer that exchanges its gradients."""
+        """Parameter -> prefix of the optimizer that exchanges its gradients."""
 
     def claim_prefix(self, prefix: str, among: str = "") -> str:
-        """The prefix, or `among` with the next number where it is empty; ValueError where another optimizer has it."""
+        """Claim a prefix, or `among` with the next number where it is empty, and return it.
+
+        Raises:
+            ValueError: another optimizer has it.
+        """
         claimed = prefix or f"{among}optimizer{next(self._numbers[among])}/"
         if claimed in self._prefixes:
             raise ValueError(
@@ -34,7 +38,7 @@ class Claims:
         return claimed
 
     def owner_of(self, parameter: torch.Tensor) -> str | None:
-        """The prefix of the optimizer that exchanges a parameter's gradients."""
+        """Return the prefix of the optimizer that exchanges a parameter's gradients; None if there is none."""
         found: str | None = self._owners.get(parameter)
         return found
 
@@ -57,7 +61,7 @@ class Claims:
             self._owners[parameter] = prefix
 
     def release(self, prefix: str, parameters: Iterable[torch.Tensor]) -> None:
-        """An optimizer has been closed."""
+        """Release the claims of an optimizer that has been closed."""
         self._prefixes.discard(prefix)
         for parameter in parameters:
             if self.owner_of(parameter) == prefix:
@@ -68,5 +72,5 @@ _claims: "WeakKeyDictionary[Runtime, Claims]" = WeakKeyDictionary()
 
 
 def claims_of(runtime: "Runtime") -> Claims:
-    """The claims of a runtime's optimizers."""
+    """Return the claims of a runtime's optimizers."""
     return _claims.setdefault(runtime, Claims())

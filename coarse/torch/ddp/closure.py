@@ -1,4 +1,4 @@
-"""A closure as a distributed optimizer evaluates it: gradients and loss of all workers."""
+"""Closure as a distributed optimizer evaluates it: gradients and loss of all workers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +15,15 @@ Closure = Callable[[], Any]
 
 
 class SharedClosure:
-    """Evaluates a closure, and combines its loss over all workers as its gradients are combined.
+    """Closure whose loss is combined over all workers as its gradients are combined.
 
     [Note: a closure's loss] A line search compares losses, and steps where they fall. Were each worker to compare its
-    own, workers would step apart though their gradients are equal. A loss is what the closure returns: a number or a
-    tensor of one element; anything else stays this worker's own.
+    own, workers would step apart though their gradients are equal. A loss is the closure's result if that is a number
+    or a tensor of one element; anything else stays this worker's own.
     """
 
     def __init__(self, closure: Closure, synchronize: Callable[[], None], op: Op, name: str, peers: Peers) -> None:
-        """`name` is that of the loss among the keys, and `peers` are whose losses are combined."""
+        """Wrap a closure; `name` is that of the loss among the keys, and `peers` combine their losses."""
         self._closure = closure
         self._synchronize = synchronize
         self._op = op
@@ -31,7 +31,7 @@ class SharedClosure:
         self._peers = peers
 
     def __call__(self) -> Any:  # noqa: ANN401
-        """What the closure returns, of all workers; their gradients are combined too."""
+        """Return the closure's result of all workers; their gradients are combined too."""
         with torch.enable_grad():
             found = self._closure()
         self._synchronize()
@@ -44,7 +44,7 @@ class SharedClosure:
         return combined
 
     def _combined(self, loss: float, *, has_loss: bool) -> float | None:
-        """The combination of all workers' losses; None where no worker has one."""
+        """Return the combination of all workers' losses; None where no worker has one."""
         values = np.array([loss, has_loss, 1.0])
         total, having, took_part = self._peers.combine(self._name, self._op, values).tolist()
         if having == 0:
@@ -58,12 +58,12 @@ class SharedClosure:
 
 
 def loss_name(prefix: str) -> str:
-    """The key of the losses of an optimizer."""
+    """Return the key of the losses of an optimizer."""
     return f"{prefix}closure's loss"
 
 
 def _loss_in(found: object) -> float | None:
-    """A closure's result as a number; None where it is none."""
+    """Return a closure's result as a number; None where it is none."""
     if isinstance(found, torch.Tensor):
         return float(found.detach()) if found.numel() == 1 and not found.is_complex() else None
     return float(found) if isinstance(found, int | float) else None

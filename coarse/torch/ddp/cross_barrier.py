@@ -1,9 +1,11 @@
-"""CrossBarrier: the next forward pass begins before all gradients have come (ByteScheduler, SOSP 2019, section 3).
+"""CrossBarrier: the next forward pass begins before all gradients have come.
+
+It is the idea of ByteScheduler (SOSP 2019, section 3).
 
 [Note: crossing] A step does not wait. Each module waits, before its forward pass, for the buckets that hold its own
 parameters' gradients, and the optimizer steps these parameters alone, with the settings that its groups had when `step`
-was called. So gradients of the last layers, which a forward pass needs last, travel while the first ones compute. What
-no module has waited for is waited for when the model's forward pass ends.
+was called. So gradients of the last layers, which a forward pass needs last, travel while the first ones compute.
+Buckets that no module has waited for are waited for when the model's forward pass ends.
 """
 
 from collections.abc import Callable
@@ -28,14 +30,14 @@ _READING_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
 class CrossBarrier(DistributedOptimizer):
-    """A DistributedOptimizer whose `step` returns before gradients have come; see [Note: crossing].
+    """DistributedOptimizer whose `step` returns before gradients have come; see [Note: crossing].
 
-    Parameters are what a plain step makes them whenever the model, its state dict or the optimizer's is used; whoever
-    reads parameters by other ways calls `synchronize` first.
+    Parameters are as after a plain step whenever the model, its state dict or the optimizer's is used; code that reads
+    parameters by other ways calls `synchronize` first.
 
     Args:
-        model: whose modules wait; all its parameters that the optimizer steps are used through their own modules.
-        num_steps: after so many steps, a step waits; 10**6 by default, as in BytePS.
+        model: model whose modules wait; all its parameters that the optimizer steps are used through their own modules.
+        num_steps: number of steps after which a step waits; 10**6 by default, as in BytePS.
 
     Zero gradients by the optimizer's `zero_grad`, not the model's. Hooks of the wrapped optimizer's step run once for
     each bucket. `close` takes the hooks off the model, which can be pickled then.
@@ -73,17 +75,20 @@ class CrossBarrier(DistributedOptimizer):
         super().__init__(optimizer, names, compression, backward_passes_per_step, **options)
         self._num_steps_left = num_steps
         self._under_way: dict[int, Bucket] = {}
-        """By index, buckets whose parameters are still to be stepped."""
+        """Buckets by index whose parameters are still to be stepped."""
         self._groups: list[dict[str, Any]] = []
-        """The optimizer's groups as they were when `step` was called."""
+        """Groups of the optimizer as they were when `step` was called."""
         self._clear: bool | None = None
-        """Whether gradients are to be zeroed after the step (None: no), and set to None by that."""
+        """True if zeroed gradients are to be None, False if not; None if none are to be zeroed after the step."""
         self._model = model
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._hook_modules()
 
     def step(self, closure: Callable[[], float] | None = None, **options: Any) -> Any:  # noqa: ANN401
-        """Push what backward has not completed, and return; see [Note: crossing]. Takes no closure."""
+        """Push the buckets that backward has not completed, and return; see [Note: crossing].
+
+        It takes no closure.
+        """
         if closure is not None:
             raise ConfigError("a CrossBarrier's step takes no closure, for it steps later; use DistributedOptimizer")
         self._finish_step()
@@ -100,37 +105,37 @@ class CrossBarrier(DistributedOptimizer):
         return None
 
     def synchronize(self) -> None:
-        """Finish a step that is under way; where there is none, wait until `.grad` holds the combined gradients."""
+        """Finish a step that is under way, or else wait until `.grad` holds the combined gradients."""
         if self._under_way:
             self._finish_step()
         else:
             super().synchronize()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zero gradients: of a step that is under way, as soon as it is done with each."""
+        """Zero gradients; those of a step that is under way as soon as the step is done with each."""
         if self._under_way:
             self._clear = set_to_none
         else:
             super().zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """See DistributedOptimizer; a step that is under way is finished first."""
+        """Add parameters as in DistributedOptimizer, after finishing a step that is under way."""
         self._finish_step()
         super().add_param_group(param_group)
         self._hook_modules()
 
     def state_dict(self) -> dict[str, Any]:
-        """See DistributedOptimizer; a step that is under way is finished first."""
+        """Return the state dict as in DistributedOptimizer, after finishing a step that is under way."""
         self._finish_step()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See DistributedOptimizer; a step that is under way is finished first."""
+        """Load a state dict as in DistributedOptimizer, after finishing a step that is under way."""
         self._finish_step()
         super().load_state_dict(state_dict)
 
     def close(self) -> None:
-        """See DistributedOptimizer; a step that is under way is finished first."""
+        """Close as in DistributedOptimizer, after finishing a step that is under way."""
         for hook in getattr(self, "_hooks", ()):
             hook.remove()
         if getattr(self, "_under_way", None):
@@ -140,7 +145,7 @@ class CrossBarrier(DistributedOptimizer):
     # --- within
 
     def _hook_modules(self) -> None:
-        """Have each module wait for its own parameters, and whatever takes or gives state for all."""
+        """Have each module wait for its own parameters, and all hooks that take or give state for all."""
         for hook in self._hooks:
             hook.remove()
         index_of = {parameter: b.plan.index for b in self._exchange.buckets for parameter in b.parameters}
@@ -167,7 +172,7 @@ class CrossBarrier(DistributedOptimizer):
             self._step_bucket(index)
 
     def _step_bucket(self, index: int) -> None:
-        """Wait for a bucket and step its parameters; nothing where that is done."""
+        """Wait for a bucket and step its parameters, unless that is done."""
         bucket = self._under_way.get(index)
         if bucket is None:
             return
@@ -212,7 +217,7 @@ class CrossBarrier(DistributedOptimizer):
 
 
 def _kept(group: dict[str, Any]) -> dict[str, Any]:
-    """A group's settings as they are now."""
+    """Return a group's settings as they are now."""
     return {
         key: value.clone() if isinstance(value, torch.Tensor) else value
         for key, value in group.items()

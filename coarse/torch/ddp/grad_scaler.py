@@ -1,10 +1,10 @@
-"""What torch's GradScaler and a DistributedOptimizer need of each other.
+"""Cooperation of torch's GradScaler with a DistributedOptimizer.
 
 [Note: a scaler looks at gradients] GradScaler unscales gradients, and looks for infinities in them, before the
 optimizer steps. They have to be those of all ranks by then. It finds them through the optimizer's `param_groups`, which
-others read too, on one rank alone and at any time, so that reading those cannot be what synchronises. So the method of
-GradScaler that looks asks the optimizer first, from when the first DistributedOptimizer is made; so does that of each
-kind of GradScaler that has its own, such as FSDP's, which is imported only where somebody uses it.
+others read too, on one rank alone and at any time, so that reading those cannot be the call that synchronises. So the
+method of GradScaler that looks asks the optimizer first, from when the first DistributedOptimizer is made; so does that
+of each kind of GradScaler that has its own, such as FSDP's, which is imported only where it is used.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ HANDED = frozenset({"grad_scale", "found_inf"})
 
 @runtime_checkable
 class Synchronising(Protocol):
-    """An optimizer whose gradients must be synchronised before anybody looks at them."""
+    """Optimizer whose gradients must be synchronised before they are looked at."""
 
     def synchronize_for_scaler(self) -> None:
         """Return once `.grad` holds the gradients of all ranks."""
@@ -30,7 +30,7 @@ class Synchronising(Protocol):
 
 @cache
 def teach_scalers() -> None:
-    """Have every GradScaler of this process ask, whatever its kind; see [Note: a scaler looks at gradients]."""
+    """Have every GradScaler of this process ask, of any kind; see [Note: a scaler looks at gradients]."""
     kinds = [GradScaler]
     for kind in kinds:
         _teach(kind)
@@ -55,7 +55,10 @@ def _asking(unscale: Any) -> Any:  # noqa: ANN401
 
 @contextmanager
 def handing_on(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> Iterator[None]:
-    """What GradScaler hands an optimizer that unscales gradients itself (a fused one), within, to the one it wraps."""
+    """Pass GradScaler's attributes from an optimizer to the one it wraps, within the context.
+
+    GradScaler sets them on an optimizer that unscales gradients itself (a fused one).
+    """
     handed = {name: outer.__dict__[name] for name in HANDED if name in outer.__dict__}
     for name, value in handed.items():
         setattr(inner, name, value)

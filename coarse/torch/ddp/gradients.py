@@ -1,4 +1,4 @@
-"""When buckets are pushed and taken: hooks of autograd in, calls of a reducer out."""
+"""Times at which buckets are pushed and taken: hooks of autograd in, calls of a reducer out."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from coarse.torch.on_gpu import gpu_of
 
 
 class GradientExchange:
-    """The buckets of one optimizer: each is pushed as soon as backward has filled it.
+    """Buckets of one optimizer, each of which is pushed as soon as backward has filled it.
 
     [Note: a second gradient] Autograd may have another gradient for a parameter whose bucket was
     pushed already: a second loss, a module that reentrant checkpointing runs twice, accumulation
@@ -45,8 +45,9 @@ class GradientExchange:
         sparse_as_dense: bool = False,
         place: int | None = None,
     ) -> None:
-        """`place` is this worker's among the `num_ranks` whose gradients are combined; `rank` where they are all.
+        """Start without buckets.
 
+        `place` is this worker's among the `num_ranks` whose gradients are combined; it is `rank` where they are all.
         `sparse` gathers sparse gradients; without it they are refused, or made dense.
 
         Once a step has ended in which parameters in buckets turned out to be `newly_sparse`, `take_out` is to replace
@@ -62,21 +63,21 @@ class GradientExchange:
         self._num_passes = num_passes
         self._sparse = sparse
         self._slots: list[SparseSlot] = [] if sparse is None else sparse.slots
-        """The parameters that are in no bucket; the same list as that of `sparse`."""
+        """Parameters that are in no bucket; the same list as that of `sparse`."""
         self._take_out = take_out
         self._sparse_as_dense = sparse_as_dense
         self._buckets: list[Bucket] = []
         self._by_gpu: dict[int, Bucket] = {}
-        """One of those on each GPU."""
+        """One bucket on each GPU."""
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
         self._accumulators: list[torch.autograd.graph.Node] = []
-        """Autograd's nodes that add to gradients, which nobody else keeps between passes."""
+        """Autograd's nodes that add to gradients, which have no other reference between passes."""
         self._warned: set[str] = set()
         self._disturbed: list[str] = []
         """One name of each bucket whose gradients were changed or replaced while devices added them."""
         self._is_silent = False
         self.has_arrivals = False
-        """Whether a gradient has come whole since the last synchronisation."""
+        """True if all gradients of some parameter have come since the last synchronisation."""
         self.is_synchronised = False
         self.last_absent: dict[str, int] = {}
         self.newly_sparse: Named = ()
@@ -84,13 +85,13 @@ class GradientExchange:
         self._places: dict[torch.Tensor, tuple[Bucket, int] | SparseSlot] = {}
         """Parameter -> its bucket and slot there, or its place among the sparse ones."""
         self._has_found_sparse = False
-        """Whether some rank has a sparse gradient of a parameter that is in a bucket."""
+        """True if some rank has a sparse gradient of a parameter that is in a bucket."""
         self._has_summed_sparse = False
-        """Whether the sparse gradients of the step that ends are those of all ranks."""
+        """True if the sparse gradients of the step that ends are those of all ranks."""
         self._has_ended = False
-        """Whether all of a step is done but for what `_all_landed` does."""
+        """True if all of a step is done but the work of `_all_landed`."""
         self._refused: CoarseError | None = None
-        """Why the sparse gradients of the step that ends were not summed, on all ranks alike."""
+        """Error because of which the sparse gradients of the step that ends were not summed, equal on all ranks."""
 
     def add(self, buckets: Sequence[Bucket]) -> None:
         """Watch the gradients of more buckets, whose indices follow those of the earlier ones."""
@@ -107,8 +108,10 @@ class GradientExchange:
                 self._places[parameter] = bucket, slot
 
     def drop_buckets(self) -> None:
-        """Take gradients under way, and give the buckets' memory back; `.grad` keeps what it holds. After a StallError
-        it may be called again."""
+        """Wait for gradients under way, and give the buckets' memory back; `.grad` keeps its values.
+
+        After a StallError it may be called again.
+        """
         if self._rounds is not None:
             with self._in_streams():
                 self._rounds.all_started()
@@ -120,7 +123,10 @@ class GradientExchange:
         self._buckets, self._by_gpu = [], {}
 
     def replace(self, buckets: Sequence[Bucket]) -> None:
-        """After a step, and `drop_buckets`: go on with buckets of all parameters but those that are `newly_sparse`."""
+        """Replace the buckets by those of all parameters but the `newly_sparse` ones.
+
+        It is called after a step, and after `drop_buckets`.
+        """
         assert self._sparse is not None
         for bucket in buckets:
             bucket.take_over()
@@ -130,7 +136,7 @@ class GradientExchange:
         self.newly_sparse = ()
 
     def close(self) -> None:
-        """Stop watching, and see drop_buckets."""
+        """Stop watching, and drop the buckets as `drop_buckets` does."""
         for removable in self._removables:
             removable.remove()
         self._removables.clear()
@@ -142,7 +148,7 @@ class GradientExchange:
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """Within, gradients accumulate on this rank alone and are not counted."""
+        """Let gradients accumulate on this rank alone, uncounted, within the context."""
         was_silent, self._is_silent = self._is_silent, True
         try:
             yield
@@ -150,7 +156,7 @@ class GradientExchange:
             self._is_silent = was_silent
 
     def synchronize(self) -> None:
-        """Push what was not pushed, wait for all buckets, and note the gradients that ranks lacked.
+        """Push the buckets that were not pushed, wait for all, and note the gradients that ranks lacked.
 
         After a StallError it may be called again: no bucket is pushed twice by that.
         """
@@ -169,7 +175,7 @@ class GradientExchange:
         self._all_landed()
 
     def start_all(self) -> None:
-        """Push what was not pushed, and wait for nothing."""
+        """Push the buckets that were not pushed, and wait for nothing."""
         has_landed = False  # before a wait that stalled
         for bucket in self._buckets:
             has_landed |= bucket.phase is BucketPhase.LANDED
@@ -185,7 +191,7 @@ class GradientExchange:
                 self._rounds.all_started()
 
     def land(self, bucket: Bucket, *, is_last: bool) -> None:
-        """Wait for one bucket of those that `start_all` has pushed; `is_last`: no other is to be waited for."""
+        """Wait for a bucket that `start_all` has pushed; `is_last`: no other is to be waited for."""
         if bucket.phase is BucketPhase.IN_FLIGHT:
             self._finish(bucket)
         if is_last and self._rounds is not None:
@@ -206,7 +212,7 @@ class GradientExchange:
         return self._buckets
 
     def _sum_sparse(self, sparse: SparseGradients) -> None:
-        """Gather the gradients that are sparse, on all ranks where one has any; see [Note: sparse gradients]."""
+        """Gather sparse gradients, on all ranks where one has any; see [Note: sparse gradients]."""
         if self._has_summed_sparse:
             return
         buckets = self._buckets if self._has_found_sparse else ()
@@ -249,7 +255,11 @@ class GradientExchange:
         self.is_synchronised = False
 
     def set_num_passes(self, num_passes: int) -> None:
-        """How many backward passes of a step there are from now on; InFlightError within a step."""
+        """Set the number of backward passes of a step from now on.
+
+        Raises:
+            InFlightError: called within a step.
+        """
         if any(any(bucket.arrivals) for bucket in self._buckets) or any(slot.arrivals for slot in self._slots):
             raise InFlightError(
                 f"rank {self._rank}: the number of backward passes cannot change once gradients have come; call step() "
@@ -258,7 +268,7 @@ class GradientExchange:
         self._num_passes = num_passes
 
     def require_landed(self) -> None:
-        """InFlightError where a device may still write to a gradient."""
+        """Raise InFlightError where a device may still write to a gradient."""
         if self._any(BucketPhase.IN_FLIGHT):
             raise InFlightError(
                 f"rank {self._rank}: step() came under skip_sync() while gradients are in flight; "
@@ -271,7 +281,7 @@ class GradientExchange:
     # --- what autograd calls
 
     def _before(self, parameter: torch.Tensor, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        """Make way for what autograd is about to add to a parameter's gradient; see [Note: a hook before]."""
+        """Make way for the gradient that autograd is about to add to a parameter's; see [Note: a hook before]."""
         (gradient,) = gradients
         if gradient is None:  # some function has none for this parameter, and nothing will be added
             return
@@ -295,7 +305,7 @@ class GradientExchange:
             self._reopen(bucket)
 
     def _after(self, parameter: torch.Tensor) -> None:
-        """What runs after autograd has added to a parameter's gradient."""
+        """Handle a gradient that autograd has added to a parameter's."""
         place = self._places[parameter]
         if isinstance(place, SparseSlot):
             self._on_sparse_gradient(place)
@@ -322,7 +332,7 @@ class GradientExchange:
                 self._start(bucket)
 
     def _on_sparse_gradient(self, slot: SparseSlot) -> None:
-        """A sparse gradient has come that is in no bucket."""
+        """Handle a sparse gradient that is in no bucket."""
         assert self._sparse is not None
         self._sparse.keep_sparse(slot)
         if self._is_silent:
@@ -361,7 +371,10 @@ class GradientExchange:
 
     @contextmanager
     def _in_streams(self) -> Iterator[None]:
-        """Within, this thread works with the memory of buckets on GPUs in torch's streams: one may start others."""
+        """Have this thread work with the memory of buckets on GPUs in torch's streams, within the context.
+
+        One bucket may start others.
+        """
         with ExitStack() as entered:
             for bucket in self._by_gpu.values():
                 entered.enter_context(bucket.in_its_stream())
@@ -378,7 +391,7 @@ class GradientExchange:
             self._disturbed.append(bucket.plan.names[0])
 
     def _disturbance(self) -> InFlightError:
-        """The error of gradients that were disturbed; it is said once."""
+        """Return the error of gradients that were disturbed; it is reported once."""
         disturbed, self._disturbed = self._disturbed, []
         return InFlightError(
             f"rank {self._rank}: gradients, such as that of {disturbed[0]!r}, were changed or replaced "

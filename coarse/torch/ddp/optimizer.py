@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer: gradients are combined over all workers before it steps.
+    """Optimizer wrapper that combines gradients over all workers before the wrapped optimizer steps.
 
     Each bucket of gradients is pushed from a hook of autograd, so that communication overlaps backward.
     State, parameter groups, state dicts and hooks are the wrapped optimizer's own; learning-rate
@@ -48,9 +48,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Args:
         optimizer: the optimizer to wrap; don't step it by itself any more.
         named_parameters: names of (at least) all its parameters, the same on every rank; without, they are numbered.
-        compression: Compression.fp16 or bf16 halve what is moved of float32 gradients, which are then copied in and
-            out; Compression.none (or an op, as `op`).
-        backward_passes_per_step: how many accumulate before gradients are exchanged.
+        compression: Compression.fp16 or bf16 halve the bytes of float32 gradients, which are then copied in and out;
+            Compression.none (or an op, as `op`).
+        backward_passes_per_step: number of passes that accumulate before gradients are exchanged.
         op: coarse.Average, or coarse.Sum.
         gradient_predivide_factor: gradients are divided by it before they are summed, and averages multiplied by it
             afterwards, which keeps large sums within the range of half types.
@@ -60,14 +60,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         process_set: some of the workers, who combine gradients among themselves and not by the memory devices; others
             who make it step alone. Members construct, step and close it together.
         gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else buckets are copied in
-            and out. Of parameters on a GPU it is a view of a bucket there, which streams copy while backward computes.
+            and out. For parameters on a GPU it is a view of a bucket there, which streams copy while backward computes.
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
         parameters_in_device_memory: keep parameters and optimizer state there, for `snapshot`, whose
-            text says who may write to them meanwhile.
+            text says who may write to them while it runs.
         switch: a memory device that adds buckets and sends the sums back, as SwitchML's and SHARP's switches do, in
-            place of what the configuration's mode says.
-        strategy: a Strategy in place of the job's, which may say who sums buckets and when (docs/strategies.md); where
-            tensors lie, the job's says.
+            place of the configuration's mode.
+        strategy: a Strategy in place of the job's, which may decide who sums buckets and when (docs/strategies.md);
+            the job's decides where tensors lie.
 
     Raises:
         MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).
@@ -82,7 +82,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     _is_of_all = True
     _gathers_sparse: ClassVar[bool] = True
-    """Whether sparse gradients may stay sparse."""
+    """True if sparse gradients may stay sparse."""
     _device_state: DeviceState | None = None
     is_shared: ClassVar[bool] = True
     """True if all workers have the same parameters and states after each step."""
@@ -151,11 +151,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # --- stepping
 
     def step(self, closure: Closure | None = None, **options: Any) -> Any:  # noqa: ANN401
-        """Synchronise what is not yet synchronised, a closure's gradients and loss too, then step.
+        """Synchronise gradients that are not synchronised, a closure's gradients and loss too, then step.
 
-        A gradient that some ranks lacked counts as zero there (see `last_absent`); one that all ranks
-        lacked is None. After a StallError, call it again. Returns what the wrapped optimizer does: the
-        loss that a closure returns is that of all ranks, combined as the gradients are.
+        A gradient that some ranks lacked counts as zero there (see `last_absent`); one that all ranks lacked is None.
+        After a StallError, call it again. It returns the wrapped optimizer's result: the loss that a closure returns is
+        that of all ranks, combined as the gradients are.
         """
         if self._is_skipping:
             self._exchange.require_landed()
@@ -177,7 +177,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return result
 
     def synchronize(self) -> None:
-        """Push what backward has not completed, and wait until `.grad` holds the combined gradients."""
+        """Push the buckets that backward has not completed; return once `.grad` holds the combined gradients."""
         if self._exchange.is_synchronised:
             return
         self._require_none_frozen()
@@ -185,7 +185,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _without_those_to_come(self) -> Iterator[None]:
-        """Within, there are no gradients of buckets whose first sum has yet to come, in place of zeros."""
+        """Remove gradients of buckets whose first sum has yet to come, in place of zeros, within the context."""
         to_come = [p for bucket in self._exchange.buckets if not bucket.has_sum for p in bucket.parameters]
         gradients = [(parameter, parameter.grad) for parameter in to_come]
         for parameter in to_come:
@@ -198,7 +198,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _made_sparse(self) -> Iterator[None]:
-        """Within, gradients that `sparse_as_dense` has made dense are sparse."""
+        """Make gradients that `sparse_as_dense` has made dense sparse within the context."""
         gradients = [(p, p.grad) for p in self._all_parameters() if p.grad is not None]
         for parameter, gradient in gradients:
             parameter.grad = gradient.to_sparse(1)
@@ -223,7 +223,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def skip_sync(self) -> Iterator[None]:
-        """Within, step() uses the gradients as they are: for changes after `synchronize()`."""
+        """Have step() use the gradients as they are, within the context: for changes after `synchronize()`."""
         was_skipping, self._is_skipping = self._is_skipping, True
         try:
             yield
@@ -231,10 +231,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._is_skipping = was_skipping
 
     skip_synchronize = skip_sync
-    """Its name in Horovod."""
+    """Name of `skip_sync` in Horovod."""
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes accumulate before gradients are exchanged, from the next step on; on all ranks.
+        """Set the number of backward passes per exchange of gradients, from the next step on; on all ranks.
 
         Raises:
             ValueError: fewer than 1.
@@ -244,12 +244,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._exchange.set_num_passes(passes)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Within, backward accumulates on this rank without communication and is not counted."""
+        """Let backward accumulate on this rank, uncounted and without communication, within the context."""
         return self._exchange.silence()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zero gradients where they are, and forget them where `set_to_none` (so that a parameter
-        without a gradient in the next step is not updated, as in torch)."""
+        """Zero gradients where they are, or forget them where `set_to_none`.
+
+        A forgotten parameter without a gradient in the next step is not updated, as in torch.
+        """
         self._exchange.clear(set_to_none=set_to_none)
         for parameter in self._frozen:
             if parameter.grad is not None:
@@ -257,12 +259,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def last_absent(self) -> dict[str, int]:
-        """Parameters that some ranks had no gradient for in the last step, with how many ranks."""
+        """Number of ranks without a gradient in the last step, for each parameter that some ranks lacked."""
         return dict(self._exchange.last_absent)
 
     @property
     def dual_sync(self) -> "DualSync | None":
-        """What was measured and which buckets the memory devices have by it; None before and without a decision."""
+        """Measurements and the choice of devices' buckets by them; None before and without a decision."""
         return self._reducer.dual_sync
 
     @property
@@ -272,13 +274,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def parameter_names(self) -> dict[torch.Tensor, str]:
-        """Each named parameter's name."""
+        """Name of each named parameter."""
         return dict(self._names)
 
     def close(self) -> None:
-        """Take all hooks off, and free the prefix, the parameters and (once all workers have closed theirs)
-        the buckets' device memory. Gradients, parameters and state get memory of their own, and the wrapped
-        optimizer goes on alone."""
+        """Take all hooks off, and free the prefix, the parameters and the buckets' device memory.
+
+        The memory is freed once all workers have closed theirs. Gradients, parameters and state get separate memory,
+        and the wrapped optimizer goes on alone.
+        """
         self._claims.release(self._prefix, self._names)
         if self._device_state is not None:
             self._device_state.close()
@@ -290,8 +294,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The wrapped optimizer's groups. Reading them synchronises nothing: call `synchronize` before you change
-        gradients that you find through them."""
+        """Groups of the wrapped optimizer.
+
+        Reading them synchronises nothing: call `synchronize` before you change gradients that you find through them.
+        """
         return self._inner.param_groups
 
     @param_groups.setter
@@ -304,7 +310,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._watch_new_parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's, which any optimizer of its class can load."""
+        """Return the wrapped optimizer's state dict, which any optimizer of its class can load."""
         return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -352,7 +358,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._frozen = [p for p in self._all_parameters() if p not in self._watched]
 
     def _take_out_sparse(self) -> None:
-        """Have buckets without the parameters whose gradients turned out to be sparse, on all ranks alike.
+        """Remake buckets, on all ranks, without the parameters whose gradients turned out to be sparse.
 
         New ones are made when all ranks have given the old ones' memory back. After a StallError it may be called
         again.
@@ -392,7 +398,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _memory_of_bucket(
         self, descriptor: Descriptor, num_exact: int, parameters: Sequence[torch.Tensor]
     ) -> np.ndarray | torch.Tensor:
-        """A bucket's memory: on the GPU of its parameters, where the reducer takes it from there."""
+        """Return a bucket's memory: on the GPU of its parameters, where the reducer takes it from there."""
         if not self._reducer.takes_gpus or not self._places[parameters[0]]:
             return self._reducer.memory_of(descriptor, num_exact)
         flat = zeros_on_gpu(parameters[0], descriptor.shape, torch_type_of(descriptor.dtype))
@@ -400,7 +406,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return flat
 
     def _statement_of(self, parameter: torch.Tensor) -> str:
-        """What all ranks must have alike of a parameter."""
+        """Return the facts about a parameter that must be equal on all ranks."""
         owner = self._claims.owner_of(parameter)
         number = self._places[parameter]
         place = "" if not number else " on a GPU" if number == 1 else f" on a GPU, number {number} of its model's"
@@ -422,11 +428,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 OPTIMIZERS: dict[Exchanges, type[DistributedOptimizer]] = {}
-"""By what a strategy exchanges the subclass for it; coarse.torch.ddp.updates adds its own."""
+"""Subclass for each kind of a strategy's exchange; coarse.torch.ddp.updates adds its own."""
 
 
 def strategy_for(own: Strategy | None, runtime: "Runtime") -> Strategy:
-    """The job's strategy, or an optimizer's own as the job's devices can follow it; ConfigError where they cannot."""
+    """Return the job's strategy, or an optimizer's own as the job's devices can follow it.
+
+    Raises:
+        ConfigError: the devices cannot follow it.
+    """
     if own is None:
         require_rounds(runtime.strategy)
         return runtime.strategy
@@ -438,7 +448,7 @@ def strategy_for(own: Strategy | None, runtime: "Runtime") -> Strategy:
 
 
 def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """The optimizer's parameters by names that are equal on all ranks, which build the same model."""
+    """Return the optimizer's parameters by names that are equal on all ranks, which build the same model."""
     return [
         (f"unnamed.{number}.{place}", parameter)
         for number, group in enumerate(optimizer.param_groups)

@@ -1,4 +1,4 @@
-"""One rank's optimizer state to all: its structure as JSON, its tensors as they are."""
+"""Broadcast of one rank's optimizer state: its structure as JSON, its tensors as they are."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whom an optimizer combines gradients with: all workers, by the memory devices, or a process set, by its members."""
+"""Peers of an optimizer: all workers, by the memory devices, or a process set, by its members."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -31,77 +31,86 @@ _OPERATION_OF = {int(Op.SUM): Operation.SUM, int(Op.AVERAGE): Operation.AVERAGE}
 
 
 class Meeting(Protocol):
-    """Where peers meet once a step, before they tell one another of sparse gradients; see RollCall."""
+    """Synchronization point of peers, once a step, before they exchange facts on sparse gradients.
+
+    RollCall is that of all workers.
+    """
 
     @property
     def is_open(self) -> bool:
-        """Whether this step's has been asked for."""
+        """True if this step's has been asked for."""
         ...
 
     def ask(self) -> None:
-        """Say that this worker has come; nothing where that is said."""
+        """Tell that this worker has come, unless it was told."""
         ...
 
     def joined(self) -> tuple[int, ...]:
-        """The peers that come no more, once all others have come; after a StallError it may be called again."""
+        """Return the peers that come no more, once all others have come.
+
+        After a StallError it may be called again.
+        """
         ...
 
     def end(self) -> None:
-        """The meeting is over; the next step's is another."""
+        """End this step's point; the next step's is another."""
         ...
 
     def close(self) -> None:
-        """Nobody will meet any more."""
+        """Close it, as no step will use it any more."""
         ...
 
 
 class Peers(Protocol):
-    """The workers whose gradients are combined."""
+    """Workers whose gradients are combined."""
 
     size: int
-    """How many they are."""
+    """Number of peers."""
     rank: int
-    """This worker's number among them; 0 where it is none of them."""
+    """Number of this worker among them; 0 where it is none of them."""
     is_member: bool
-    """Whether this worker is one of them; the others step alone."""
+    """True if this worker is one of them; the others step alone."""
     switch: ReducerSource | None
-    """What adds their buckets, in place of what the configuration says."""
+    """Switch that adds their buckets, in place of the configuration's way."""
     label: str
-    """What stands before the numbers of their optimizers."""
+    """Prefix of the numbers of their optimizers."""
 
     def require_same(self, entries: Entries, what: str) -> None:
-        """See require_same_among."""
+        """Require entries that are equal on all peers; see require_same_among."""
         ...
 
     def reducer(self, prefix: str, gpu: int | None, strategy: Strategy) -> Reducer:
-        """What combines their buckets, which are on a `gpu` if one is said; `prefix` stands before its keys' names."""
+        """Return the reducer of their buckets, which are on a `gpu` if one is given.
+
+        `prefix` stands before its keys' names.
+        """
         ...
 
     def meeting(self, name: str) -> Meeting:
-        """Where they meet."""
+        """Return their synchronization point."""
         ...
 
     def group(self) -> "Group":
-        """What they communicate by among themselves."""
+        """Return the group by which they communicate."""
         ...
 
     def combine(self, name: str, op: Op, values: np.ndarray) -> np.ndarray:
-        """All peers' (n,) float64 values combined; of a worker that is none of them, its own."""
+        """Return all peers' (n,) float64 values combined; a worker that is none of them gets its own."""
         ...
 
     def forget(self, name: str) -> None:
-        """Nothing will be combined by this name any more."""
+        """Forget a name, by which nothing will be combined any more."""
         ...
 
 
 class AllWorkers:
-    """Everybody, by what the configuration says."""
+    """All workers as peers, who combine gradients in the configuration's way."""
 
     is_member = True
     label = ""
 
     def __init__(self, runtime: "Runtime", switch: ReducerSource | None = None) -> None:
-        """`switch`: what adds their buckets in place of what the configuration says."""
+        """Start with `switch`, which adds their buckets in place of the configuration's way."""
         assert runtime.client_index is not None
         self._runtime = runtime
         self.switch = switch
@@ -109,38 +118,42 @@ class AllWorkers:
         self.rank = runtime.client_index
 
     def require_same(self, entries: Entries, what: str) -> None:
-        """See Peers."""
+        """Require entries that are equal on all workers."""
         require_same_among(global_process_set, entries, what)
 
     def reducer(self, prefix: str, gpu: int | None, strategy: Strategy) -> Reducer:
-        """See Peers."""
+        """Return the reducer of the configuration, or of the switch."""
         return reducer_of(self._runtime, prefix, self.switch, gpu=gpu, strategy=strategy)
 
     def meeting(self, name: str) -> Meeting:
-        """See Peers."""
+        """Return the workers' RollCall."""
         return RollCall(self._runtime, name)
 
     def group(self) -> "Group":
-        """See Peers."""
+        """Return the group of all workers."""
         return group_of(global_process_set)
 
     def combine(self, name: str, op: Op, values: np.ndarray) -> np.ndarray:
-        """See Peers."""
+        """Return all workers' values combined by the memory devices."""
         descriptor = Descriptor(name, int(DType.FLOAT64), int(op), values.shape, 0)
         client = self._runtime.require_client()
         return client.push_pull_again(descriptor, values, np.empty_like(values)).wait()
 
     def forget(self, name: str) -> None:
-        """See Peers."""
+        """Deregister a name at the memory devices."""
         if is_initialized():
             self._runtime.require_client().deregister(name)
 
 
 class Members:
-    """The members of a process set, who combine gradients themselves; the memory devices have no part in it."""
+    """Members of a process set, who combine gradients themselves; the memory devices have no part in it."""
 
     def __init__(self, runtime: "Runtime", process_set: ProcessSet) -> None:
-        """ConfigError where the set was not added."""
+        """Find the members of a process set.
+
+        Raises:
+            ConfigError: the set was not added.
+        """
         self._set = process_set
         self.switch: ReducerSource | None = None
         self.is_member = process_set.process_set_id is not None and process_set.included()
@@ -154,26 +167,30 @@ class Members:
         self._stall_timeout_s = runtime.config.stall_timeout_s
 
     def require_same(self, entries: Entries, what: str) -> None:
-        """See Peers."""
+        """Require entries that are equal on all members."""
         require_same_among(self._set, entries, what)
 
     def reducer(self, prefix: str, gpu: int | None, strategy: Strategy) -> Reducer:
-        """See Peers."""
+        """Return a reducer whose buckets the members all-reduce."""
         from coarse.parallel.data.allreduce import AllreduceReducer  # which calls MPI, and an import must not start it
 
         assert self._worker is not None
         return AllreduceReducer(_MembersStream(self), self._worker, lambda _: None)
 
     def meeting(self, name: str) -> Meeting:
-        """See Peers."""
+        """Return a barrier of the members."""
         return _MembersMeeting(self, name)
 
     def group(self) -> "Group":
-        """See Peers; ConfigError where the set was removed."""
+        """Return the group of the members.
+
+        Raises:
+            ConfigError: the set was removed.
+        """
         return group_of(self._set)
 
     def combine(self, name: str, op: Op, values: np.ndarray) -> np.ndarray:
-        """See Peers."""
+        """Return the members' values combined; a worker that is none of them gets its own."""
         if not self.is_member:
             return values
         total = torch.from_numpy(values.copy())
@@ -181,22 +198,26 @@ class Members:
         return total.numpy()
 
     def forget(self, name: str) -> None:
-        """See Peers."""
+        """Do nothing, as names are not kept."""
 
     def waited(self, arriving: "Arriving[torch.Tensor] | Arriving[None]") -> None:
-        """Wait for a call; StallError after stall_timeout_s, whereupon it may be waited for again."""
+        """Wait for a call.
+
+        Raises:
+            StallError: it took longer than stall_timeout_s; it may be waited for again.
+        """
         arriving.wait(self._stall_timeout_s)
 
 
 class _MembersFlight:
-    """A bucket that members combine."""
+    """Bucket that members combine."""
 
     def __init__(self, arriving: "Arriving[torch.Tensor]", peers: Members) -> None:
         self._arriving = arriving
         self._peers = peers
 
     def wait(self) -> None:
-        """See Flight."""
+        """Wait for the bucket."""
         self._peers.waited(self._arriving)
 
 
@@ -209,13 +230,13 @@ class _MembersStream:
         self._peers = peers
 
     def open(self) -> None:
-        """See Stream."""
+        """Do nothing, as the members' group is open."""
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
-        """See Stream: nothing is kept of them."""
+        """Do nothing, as nothing is kept of buckets."""
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
-        """See Stream."""
+        """Begin to combine a bucket."""
         wire = DType(descriptor.dtype)
         bucket = (tensor_on_gpu if is_on_gpu(array) else tensor_of)(array, wire)
         operation = _OPERATION_OF[descriptor.op]
@@ -223,11 +244,11 @@ class _MembersStream:
         return _MembersFlight(arriving, self._peers)
 
     def close(self) -> None:
-        """See Stream."""
+        """Do nothing, as nothing was opened."""
 
 
 class _MembersMeeting:
-    """A barrier of the members."""
+    """Barrier of the members."""
 
     def __init__(self, peers: Members, name: str) -> None:
         self._peers = peers
@@ -236,33 +257,33 @@ class _MembersMeeting:
 
     @property
     def is_open(self) -> bool:
-        """See Meeting."""
+        """True if this step's barrier has been asked for."""
         return self._arriving is not None
 
     def ask(self) -> None:
-        """See Meeting."""
+        """Begin the barrier, unless that is done."""
         if self._arriving is None:
             self._arriving = self._peers.group().meet(f"{self._name}/meeting")
 
     def joined(self) -> tuple[int, ...]:
-        """See Meeting: members of a process set do not join."""
+        """Return no ranks once all members have come: members of a process set do not join."""
         assert self._arriving is not None
         self._peers.waited(self._arriving)
         return ()
 
     def end(self) -> None:
-        """See Meeting."""
+        """Wait for the barrier's end."""
         if self._arriving is not None:
             self._peers.waited(self._arriving)
             self._arriving = None
 
     def close(self) -> None:
-        """See Meeting."""
+        """End the barrier."""
         self.end()
 
 
 def peers_of(process_set: ProcessSet, switch: ReducerSource | None = None) -> Peers:
-    """The members of a process set; `switch` is what adds the buckets of all workers.
+    """Return the peers of a process set; `switch` is the switch that adds the buckets of all workers.
 
     Raises:
         ConfigError: the set was not added, or is to use a switch and is not that of all workers.

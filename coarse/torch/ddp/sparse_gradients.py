@@ -1,9 +1,9 @@
-"""Sparse gradients, of which each rank gathers all: what an embedding with `sparse=True` gives.
+"""Sparse gradients, of which each rank gathers all, as of an embedding with `sparse=True`.
 
-[Note: sparse gradients] Nobody says beforehand which gradients are sparse. So every parameter has a place in a bucket
-at first. Where a sparse gradient comes instead, its place holds zeros, and a NaN behind the bucket's counts tells all
-ranks. They then tell one another what each has of every parameter, gather what is sparse, and from then on these
-parameters are in no bucket: their gradients travel by what is in them, and not by the size of the table.
+[Note: sparse gradients] It is not known at first which gradients are sparse. So every parameter begins with a place in
+a bucket. Where a sparse gradient comes instead, its place holds zeros, and a NaN behind the bucket's counts tells all
+ranks. They then tell one another the kind of every parameter's gradient, gather the sparse ones, and from then on these
+parameters are in no bucket: their gradients travel by their number of values, and not by the size of the table.
 """
 
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ Named = Sequence[tuple[str, torch.Tensor]]
 
 @dataclass(eq=False)
 class SparseSlot:
-    """A parameter whose gradient is sparse, and in no bucket."""
+    """Parameter whose gradient is sparse, and in no bucket."""
 
     name: str
     parameter: torch.Tensor
     arrivals: int = 0
-    """Backward passes that have given it a gradient since the last step."""
+    """Number of backward passes that have given it a gradient since the last step."""
     is_summed: bool = False
-    """Whether `.grad` is that of all ranks."""
+    """True if `.grad` is that of all ranks."""
 
 
 class SparseGradients:
-    """The sparse gradients of one optimizer; see [Note: sparse gradients]."""
+    """Sparse gradients of one optimizer; see [Note: sparse gradients]."""
 
     def __init__(self, prefix: str, op: Op, peers: Peers) -> None:
         runtime = current()
@@ -50,24 +50,24 @@ class SparseGradients:
         self._key = f"{prefix}sparse"
         self._meeting = peers.meeting(self._key)
         self._arriving: Arriving[list[torch.Tensor | None]] | None = None
-        """The sums that are under way."""
+        """Sums that are under way."""
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a sum has begun and its result was not taken."""
+        """True if a sum has begun and its result was not taken."""
         return self._arriving is not None or self._meeting.is_open
 
     def add(self, named: Named) -> list[SparseSlot]:
-        """More parameters are in no bucket any more; their gradients are those of all ranks now."""
+        """Add parameters that are in no bucket any more; their gradients are those of all ranks now."""
         slots = [SparseSlot(name, parameter, is_summed=True) for name, parameter in named]
         self.slots += slots
         return slots
 
     def sum(self, others: Named) -> Named:
-        """Let `.grad` of the slots' parameters be that of all ranks, and of those of `others` that some rank has as a
-        sparse one; these are returned.
+        """Let `.grad` of the slots' parameters be that of all ranks; return sparse ones of `others`.
 
-        After a StallError it may be called again, with the same parameters.
+        The gradients of parameters of `others` that some rank has as a sparse one become those of all ranks, too. After
+        a StallError it may be called again, with the same parameters.
 
         Raises:
             JoinedError: a rank has joined.
@@ -103,7 +103,7 @@ class SparseGradients:
         return [one for one, total in zip(others, sums[len(self.slots) :], strict=True) if total is not None]
 
     def clear(self, *, set_to_none: bool) -> None:
-        """What zero_grad means for the slots' parameters."""
+        """Zero the gradients of the slots' parameters, as zero_grad does."""
         for slot in self.slots:
             gradient = slot.parameter.grad
             if gradient is not None:
@@ -111,7 +111,7 @@ class SparseGradients:
             slot.is_summed, slot.arrivals = False, 0
 
     def close(self) -> None:
-        """Nothing will be summed any more."""
+        """Close the synchronization point, as nothing will be summed any more."""
         if is_initialized():
             self._meeting.close()
 
@@ -123,7 +123,7 @@ class SparseGradients:
         slot.is_summed = False
 
     def keep_sparse(self, slot: SparseSlot) -> None:
-        """A gradient that was made dense, or added to a dense one, is a sparse one again."""
+        """Make a gradient sparse again that was made dense, or added to a dense one."""
         gradient = slot.parameter.grad
         if gradient is not None and not gradient.is_sparse:
             slot.parameter.grad = gradient.to_sparse(1)
@@ -145,7 +145,7 @@ class SparseGradients:
             )
 
     def part(self) -> None:
-        """All have met."""
+        """End the synchronization of `meet`."""
         self._meeting.end()
 
     def _end(self) -> None:

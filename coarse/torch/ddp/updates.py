@@ -1,8 +1,8 @@
-"""A DistributedOptimizer whose workers step alone, and sum once in a while what their steps changed (DiLoCo, 2023).
+"""DistributedOptimizer whose workers step alone, and sum their steps' changes at times (DiLoCo, 2023).
 
-After a step whose round says so, each bucket's update, parameters less what they were after its last exchange, is
-averaged over all workers. The strategy's outer optimizer makes of the mean the update that all workers take. So they
-are equal after an exchange if they were equal before the first step, whatever each did in between.
+After a step for which the strategy's round asks it, each bucket's update, parameters less their values after its last
+exchange, is averaged over all workers. The strategy's outer optimizer makes of the mean the update that all workers
+take. So they are equal after an exchange if they were equal before the first step, for any steps in between.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from coarse.torch.groups.process_sets import ProcessSet, global_process_set
 from coarse.torch.tensors import NamedTensors, format_of, names_of, tensor_of
 
 ANCHOR, OUTER, STEPS = "coarse_anchor", "coarse_outer", "coarse_steps"
-"""Keys of an optimizer's state: by parameter what it was after its last exchange, and the outer optimizer's state; in
-the first group how many steps were made."""
+"""Keys of an optimizer's state: each parameter's values after its last exchange, and the outer optimizer's state; in
+the first group the number of steps that were made."""
 
 
 class UpdateOptimizer(DistributedOptimizer):
-    """See DistributedOptimizer, which makes one where the job's strategy exchanges updates.
+    """DistributedOptimizer of a job whose strategy exchanges updates.
 
-    Its parameters must be equal on all workers before the first step. Gradients, `no_sync`, `skip_sync` and gradient
-    accumulation are each worker's own, and so is `state_dict`, of which each worker keeps its own: it has the wrapped
-    optimizer's state, and beside it the anchors and the outer optimizer's state. `ct.snapshot` refuses it. Parameters
-    of half types are exchanged as float32.
+    DistributedOptimizer makes one there. Its parameters must be equal on all workers before the first step. Gradients,
+    `no_sync`, `skip_sync` and gradient accumulation are each worker's own, and so is `state_dict`, of which each worker
+    keeps its own: it has the wrapped optimizer's state, and beside it the anchors and the outer optimizer's state.
+    `ct.snapshot` refuses it. Parameters of half types are exchanged as float32.
     """
 
     is_shared: ClassVar[bool] = False
@@ -80,7 +80,7 @@ class UpdateOptimizer(DistributedOptimizer):
         self._peers = peers_of(process_set, None)
         self._anchors: dict[torch.Tensor, torch.Tensor] = {}
         self._outer: dict[str, np.ndarray] = {}
-        """By bucket's name the state of the outer optimizer, (n,)."""
+        """State of the outer optimizer, (n,), by bucket's name."""
         self._plans: list[BucketPlan] = []
         self._memories: list[np.ndarray] = []
         self._under_way: list[tuple[int, Flight]] = []
@@ -95,7 +95,7 @@ class UpdateOptimizer(DistributedOptimizer):
     # --- stepping
 
     def step(self, closure: Closure | None = None, **options: Any) -> Any:  # noqa: ANN401
-        """Step alone, by a closure's gradients if there is one; then exchange updates, where the round says so.
+        """Step alone, by a closure's gradients if there is one; then exchange updates if the round asks it.
 
         After a StallError, call it again: it goes on with the exchange, and makes no other step.
         """
@@ -111,7 +111,7 @@ class UpdateOptimizer(DistributedOptimizer):
 
     @property
     def num_steps(self) -> int:
-        """Steps that were made, those before a checkpoint that was loaded too."""
+        """Number of steps that were made, with those before a checkpoint that was loaded."""
         return int(self._inner.param_groups[0].get(STEPS, 0))
 
     def synchronize(self) -> None:
@@ -122,7 +122,7 @@ class UpdateOptimizer(DistributedOptimizer):
 
     @contextmanager
     def skip_sync(self) -> Iterator[None]:
-        """Do nothing else within than without."""
+        """Return a context in which nothing differs."""
         yield
 
     skip_synchronize = skip_sync
@@ -132,7 +132,7 @@ class UpdateOptimizer(DistributedOptimizer):
         return nullcontext()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Do nothing: a worker accumulates as it steps."""
+        """Do nothing: a worker accumulates in its own steps."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Zero or forget gradients, as the wrapped optimizer does."""
@@ -140,11 +140,11 @@ class UpdateOptimizer(DistributedOptimizer):
 
     @property
     def last_absent(self) -> dict[str, int]:
-        """Empty: gradients are not exchanged."""
+        """Empty dictionary: gradients are not exchanged."""
         return {}
 
     def close(self) -> None:
-        """Free the prefix, the parameters and (once all workers have closed theirs) the buckets' device memory."""
+        """Free the prefix and the parameters, and the buckets' device memory once all workers have closed."""
         self._claims.release(self._prefix, self._names)
         self._reducer.close()
         self._plans, self._memories, self._under_way = [], [], []
@@ -153,13 +153,13 @@ class UpdateOptimizer(DistributedOptimizer):
 
     @property
     def state(self) -> dict[torch.Tensor, dict[str, Any]]:  # type: ignore[override]
-        """By parameter the wrapped optimizer's state, its anchor, and its part of the outer optimizer's state."""
+        """State of the wrapped optimizer, anchor, and part of the outer optimizer's state, by parameter."""
         inner = self._inner.state
         own = self._own_state()
         return {p: {**inner.get(p, {}), **own.get(p, {})} for p in {**inner, **own}}
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's, with `coarse_anchor` and `coarse_outer` beside each parameter's state."""
+        """Return the wrapped optimizer's state dict, with `coarse_anchor` and `coarse_outer` in each state."""
         found = self._inner.state_dict()
         own, numbers = self._own_state(), self._numbers()
         state = {number: dict(found["state"].get(number, {})) for number in {*found["state"], *numbers}}
@@ -168,7 +168,10 @@ class UpdateOptimizer(DistributedOptimizer):
         return {**found, "state": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` gave; anchors that it lacks are the parameters as they are, so load these before."""
+        """Load a state dict of `state_dict`.
+
+        Anchors that it lacks are the parameters as they are, so load these before.
+        """
         rest, own = {}, {}
         for number, entry in state_dict["state"].items():
             own[number] = {key: value for key, value in entry.items() if key in (ANCHOR, OUTER)}
@@ -203,7 +206,7 @@ class UpdateOptimizer(DistributedOptimizer):
         return wired(found, self._runtime, self._strategy)
 
     def _watch_new_parameters(self) -> None:
-        """Make buckets of the parameters that have none yet, and note what they are."""
+        """Make buckets of the parameters that have none yet, and note their values."""
         wanted = [p for p in self._all_parameters() if p.requires_grad and p not in self._anchors]
         unnamed = [p for p in self._all_parameters() if p not in self._names]
         if unnamed:
@@ -256,7 +259,7 @@ class UpdateOptimizer(DistributedOptimizer):
             rounds.begin_round()
 
     def _take(self, index: int) -> None:
-        """Give a bucket's parameters the update that its mean comes to."""
+        """Give a bucket's parameters the update that the strategy makes of its mean."""
         plan, memory = self._plans[index], self._memories[index]
         mean = memory[: plan.layout.num_elements]
         update, state = self._strategy.outer(mean.copy(), self._outer.get(plan.descriptor.name))
@@ -275,14 +278,14 @@ class UpdateOptimizer(DistributedOptimizer):
             parameter.copy_(anchor)
 
     def _parts(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(Its part of a bucket's memory, flat; a parameter) for each."""
+        """Return (a parameter's part of a bucket's memory, flat; the parameter) for each."""
         plan = self._plans[index]
         flat = tensor_of(self._memories[index], plan.descriptor.dtype)
         slots = zip(plan.names, plan.layout.slots, strict=True)
         return [(flat[s.offset_elements :][: s.num_elements], self._by_name[name]) for name, s in slots]
 
     def _numbers(self) -> dict[int, torch.Tensor]:
-        """Parameters by their numbers in a state dict."""
+        """Return parameters by their numbers in a state dict."""
         return dict(enumerate(self._all_parameters()))
 
     def _own_state(self) -> dict[torch.Tensor, dict[str, torch.Tensor]]:
@@ -318,7 +321,7 @@ def _wire_of(name: str, parameter: torch.Tensor) -> DType:
 
 
 def _refuse(**options: bool) -> None:
-    """ConfigError for options that mean nothing where updates are exchanged."""
+    """Raise ConfigError for options that mean nothing where updates are exchanged."""
     if wrong := [name for name, is_given in options.items() if is_given]:
         raise ConfigError(
             f"the job's strategy exchanges updates and not gradients, for which {', '.join(wrong)} means nothing; "

@@ -1,11 +1,11 @@
-"""The memory of one rank's accelerator, counted: what FCDP-Cache's tau reads (FCDP IV-D).
+"""Counted memory of one rank's accelerator, which FCDP-Cache's tau reads (FCDP IV-D).
 
 [Note: counted by storage] Memory belongs to a tensor's storage, which views, detached tensors and saved variables
-share. So a storage is counted once, from the first `hold` until its last reference is gone, whoever has it then; and
-where FSDP2 resizes a storage in place, to free a gathered parameter and to fill it again, the count follows. A storage
-may die anywhere, within the garbage collector too: its end is only noted then, and counted by the next call.
+share. So a storage is counted once, from the first `hold` until its last reference is gone, for any owner; and where
+FSDP2 resizes a storage in place, to free a gathered parameter and to fill it again, the count follows. A storage may
+die anywhere, within the garbage collector too: its end is only noted then, and counted by the next call.
 
-Not counted: temporaries inside operations, gradients of activations, and what an allocator rounds up or fragments.
+Temporaries inside operations, gradients of activations, and an allocator's rounding and fragmentation are not counted.
 """
 
 import threading
@@ -25,17 +25,23 @@ Reclaim = Callable[[int], None]
 
 
 class OutOfDeviceMemoryError(errors.OutOfDeviceMemoryError, torch.OutOfMemoryError):
-    """Coarse's error; caught by scripts that catch torch's own error too, as those that search for a batch size do."""
+    """Error of coarse that scripts which catch torch's own error catch too.
+
+    Those that search for a batch size do so.
+    """
 
 
 class DeviceAccount:
-    """An emulated accelerator's memory: counted, and full when its capacity is in use. Any thread may call it."""
+    """Memory of an emulated accelerator: counted, and full when its capacity is in use.
+
+    Any thread may call it.
+    """
 
     def __init__(self, capacity_bytes: int | None = None, *, rank: int | None = None) -> None:
         if capacity_bytes is not None and capacity_bytes < 1:
             raise errors.ConfigError(f"an accelerator has at least 1 byte, got {capacity_bytes}", key="capacity_bytes")
         self.rank = rank
-        """Named in errors."""
+        """Rank named in errors."""
         self._capacity_bytes = capacity_bytes
         self._ledger = MemoryLedger()
         self._held: dict[int, _Held] = {}
@@ -44,7 +50,11 @@ class DeviceAccount:
         self._lock = threading.RLock()
 
     def take(self, kind: str, nbytes: int) -> None:
-        """Count `nbytes` more of a kind; OutOfDeviceMemoryError where they don't fit even after reclaiming."""
+        """Count `nbytes` more of a kind.
+
+        Raises:
+            OutOfDeviceMemoryError: they don't fit even after reclaiming.
+        """
         self._reclaim(nbytes)
         with self._lock:
             self._settle()
@@ -59,21 +69,24 @@ class DeviceAccount:
     def add_reclaimer(self, reclaim: Reclaim, *, limit: float = 1.0) -> None:
         """Call `reclaim(lacking_bytes)` before more than `limit` of the capacity is in use.
 
-        It gives back what it can do without, at best `lacking_bytes`, so that a cache which may be dropped never makes
-        a training fail that fits without it. It is called in the thread that takes memory, and must not wait for
-        another rank. A method is called as long as its object lives, which the account does not keep alive.
+        It gives back the memory that it can do without, at best `lacking_bytes`, so that a cache which may be dropped
+        never makes a training fail that fits without it. It is called in the thread that takes memory, and must not
+        wait for another rank. A method is called as long as its object lives, which the account does not keep alive.
         """
         reference = weakref.WeakMethod(reclaim) if isinstance(reclaim, MethodType) else lambda: reclaim
         self._reclaimers.append((limit, reference))
 
     def empty(self, numel: int, *, dtype: torch.dtype, device: torch.device, kind: str) -> torch.Tensor:
-        """A new tensor (numel,) held as `kind`; its room is made before it is allocated."""
+        """Return a new tensor (numel,) held as `kind`; its room is made before it is allocated."""
         self._reclaim(numel * dtype.itemsize)
         self._require_room(kind, numel * dtype.itemsize)
         return self.hold(empty_on(device, (numel,), dtype), kind)
 
     def hold(self, tensor: torch.Tensor, kind: str) -> torch.Tensor:
-        """The tensor; its storage counts as `kind` until it is freed. Held before as another kind, it changes kind."""
+        """Count a tensor's storage as `kind` until it is freed, and return the tensor.
+
+        A storage held before as another kind changes kind.
+        """
         storage = tensor.untyped_storage()
         held = self._held_of(storage)
         if held is None:
@@ -87,16 +100,16 @@ class DeviceAccount:
         return tensor
 
     def note(self, tensor: torch.Tensor, kind: str) -> torch.Tensor:
-        """The tensor; held as `kind` where its storage is not counted yet."""
+        """Hold a tensor as `kind` where its storage is not counted yet, and return the tensor."""
         return tensor if self.counts(tensor) else self.hold(tensor, kind)
 
     def counts(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's storage is counted now."""
+        """Return whether the tensor's storage is counted now."""
         return self._held_of(tensor.untyped_storage()) is not None
 
     @property
     def ledger(self) -> MemoryLedger:
-        """The same by kind, of everything that this account was told."""
+        """Ledger of the memory by kind."""
         with self._lock:
             self._settle()
             return self._ledger
@@ -108,7 +121,7 @@ class DeviceAccount:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were in use at one moment, since the start or `restart_peaks`."""
+        """Most bytes in use at one moment, since the start or `restart_peaks`."""
         return self.ledger.peak_bytes
 
     @property
@@ -117,23 +130,23 @@ class DeviceAccount:
         return self._capacity_bytes
 
     def fraction_used(self) -> float:
-        """The part of the capacity in use, in [0, 1]; 0.0 without a capacity."""
+        """Return the part of the capacity in use, in [0, 1]; 0.0 without a capacity."""
         return self.used_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
 
     def restart_peaks(self) -> None:
-        """Let peaks count from what is in use now."""
+        """Let peaks count from the bytes in use now."""
         with self._lock:
             self._settle()
             self._ledger.restart_peaks()
 
     def _lacking_bytes(self, nbytes: int, limit: float) -> int:
-        """How many bytes must be given back so that `nbytes` more use no more than `limit` of the capacity."""
+        """Return the bytes to be given back so that `nbytes` more use no more than `limit` of the capacity."""
         if self.capacity_bytes is None:
             return 0
         return max(0, self.used_bytes + nbytes - int(limit * self.capacity_bytes))
 
     def _reclaim(self, nbytes: int) -> None:
-        """Have reclaimers make room; outside of the lock, since they may wait for another thread's work."""
+        """Have reclaimers make room, outside of the lock, since they may wait for another thread's work."""
         for limit, reference in self._reclaimers:
             reclaim = reference()
             if reclaim is not None and (lacking_bytes := self._lacking_bytes(nbytes, limit)):
@@ -149,7 +162,7 @@ class DeviceAccount:
             return self._held.get(storage._cdata)
 
     def _settle(self) -> None:
-        """Count what died since."""
+        """Count the storages that have died since."""
         while self._dead:
             held = self._dead.popleft()
             self._ledger.give_back(held.kind, held.nbytes)
@@ -182,7 +195,7 @@ class DeviceAccount:
 
 
 class _Held:
-    """One counted storage, watched for resizes in place and for its end."""
+    """Counted storage, watched for resizes in place and for its end."""
 
     def __init__(self, account: DeviceAccount, storage: torch.UntypedStorage, kind: str) -> None:
         if "resize_" in vars(storage):

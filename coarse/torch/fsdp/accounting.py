@@ -1,8 +1,9 @@
-"""Has a sharded model's memory counted: shards, gathered parameters, gradients, optimizer states, saved activations.
+"""Count of a sharded model's memory: shards, gathered parameters, gradients, states, activations.
 
-It works on any model that FSDP2 has sharded, by the hooks of modules, parameters, optimizers and autograd. What a hook
-sees is counted by storage until that is freed (account.py, [Note: counted by storage]), so nothing needs to be told
-when memory is given back. The buffers of collectives are taken from the account by those who allocate them.
+Activations are those saved for backward, states the optimizer's. It works on any model that FSDP2 has sharded, by the
+hooks of modules, parameters, optimizers and autograd. A tensor that a hook sees is counted by storage until that is
+freed (account.py, [Note: counted by storage]), so nothing needs to be told when memory is given back. The buffers of
+collectives are taken from the account by those who allocate them.
 """
 
 import weakref
@@ -22,7 +23,7 @@ from coarse.torch.fsdp.activations import ActivationWatch
 
 
 def watch_memory(model: nn.Module, account: DeviceAccount, *, is_offloaded: bool = False) -> "MemoryWatch":
-    """Count the memory of a model that is sharded already; from its first forward on, until the watch is closed.
+    """Count the memory of a sharded model, from its first forward until the watch is closed.
 
     With `is_offloaded` (FSDP2's CPUOffloadPolicy) shards, their gradients and the optimizer's states are in the host's
     memory and don't count.
@@ -31,7 +32,7 @@ def watch_memory(model: nn.Module, account: DeviceAccount, *, is_offloaded: bool
 
 
 class MemoryWatch:
-    """The hooks that count one model's memory."""
+    """Hooks that count one model's memory."""
 
     def __init__(self, model: nn.Module, account: DeviceAccount, *, is_offloaded: bool) -> None:
         self._account = account
@@ -46,7 +47,7 @@ class MemoryWatch:
         self._count_states(model)
 
     def close(self) -> None:
-        """Count nothing more that is new; what is counted stays so until it is freed."""
+        """Count nothing more that is new; counted storages stay so until they are freed."""
         self._activations.close()
         _watches.discard(self)
         for handle in self._handles:
@@ -56,7 +57,10 @@ class MemoryWatch:
         self._count_states(model)
 
     def _count_states(self, model: nn.Module) -> None:
-        """Count shards, and what isn't sharded; again before each forward, since they may be replaced."""
+        """Count shards, and tensors that aren't sharded.
+
+        It is called again before each forward, since they may be replaced.
+        """
         for buffer in model.buffers():
             self._note(buffer, MemoryKind.BUFFERS)
         for parameter in model.parameters():
@@ -69,14 +73,20 @@ class MemoryWatch:
             self._account.note(_local(tensor), kind)
 
     def _on_unsharded(self, unit: nn.Module, _args: object) -> None:
-        """FSDP2 has just filled a unit's parameters; it frees and fills the same storages later on."""
+        """Count a unit's parameters, which FSDP2 has just filled.
+
+        FSDP2 frees and fills the same storages later on.
+        """
         for parameter in unit.parameters():
             if not isinstance(parameter, DTensor):
                 self._note(parameter, MemoryKind.GATHERED)
                 self._watch_gradient(parameter)
 
     def _watch_gradient(self, parameter: nn.Parameter) -> None:
-        """Once; a weak reference would tell too, but `nn.Module.to_empty` refuses parameters that have one."""
+        """Watch a parameter's gradient, once.
+
+        A weak reference would tell too, but `nn.Module.to_empty` refuses parameters that have one.
+        """
         hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
         if parameter.requires_grad and self._on_gradient not in hooks.values():
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_gradient))
@@ -99,13 +109,16 @@ class MemoryWatch:
 
 
 _watches: weakref.WeakSet[MemoryWatch] = weakref.WeakSet()
-"""Those that count now."""
+"""Watches that count now."""
 
 
 @cache
 def _hook_all_optimizers() -> None:
-    """Tell the watches of every step, by one hook for good: torch iterates over its hooks during a step, in which the
-    garbage collector may end a watch, and must not remove one."""
+    """Tell the watches of every step, by one hook for good.
+
+    Torch iterates over its hooks during a step, in which the garbage collector may end a watch, and must not remove
+    one.
+    """
     register_optimizer_step_post_hook(_on_any_step)
 
 
@@ -115,5 +128,5 @@ def _on_any_step(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor that is sharded."""
+    """Return this rank's part of a tensor that is sharded."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor

@@ -1,8 +1,8 @@
-"""Counts the activations that autograd saves for backward.
+"""Count of the activations that autograd saves for backward.
 
 [Note: saved for backward, live] A tensor is seen when it is saved, while the root module's forward runs; it counts
 until its memory is freed, which is when backward has used it. A loss computed outside of the model is counted within
-`saved_tensors_counted`. What is checkpointed is not saved, so it doesn't count; while backward computes it again, it
+`saved_tensors_counted`. A checkpointed tensor is not saved, so it doesn't count; while backward computes it again, it
 does.
 """
 
@@ -18,18 +18,18 @@ from coarse.parallel.sharded.memory_ledger import MemoryKind
 from coarse.torch.fsdp.account import DeviceAccount
 
 Packing = tuple[Callable[[torch.Tensor], object], Callable[[Any], torch.Tensor]]
-"""What autograd makes of a tensor that it saves, and how it gets it back."""
+"""Functions that pack a tensor that autograd saves, and unpack it."""
 
 
 @contextmanager
 def saved_tensors_counted(account: DeviceAccount) -> Iterator[None]:
-    """Within it, what autograd saves counts as activations until it is freed."""
+    """Count tensors that autograd saves within the context as activations until they are freed."""
     with _counting(account, (_packed, _unpacked)):
         yield
 
 
 class ActivationWatch:
-    """Counts what is saved in a model's forward, and in those parts of it that backward repeats."""
+    """Count of tensors saved in a model's forward, and in those parts of it that backward repeats."""
 
     def __init__(self, model: nn.Module, account: DeviceAccount) -> None:
         self._account = account
@@ -58,7 +58,7 @@ class ActivationWatch:
             self._forward.pop().__exit__(None, None, None)
 
     def _enter_module(self, _module: nn.Module, _args: object) -> None:
-        """While backward repeats a checkpointed part, count beside the hooks with which it takes what is saved."""
+        """Count while backward repeats a checkpointed part, beside the hooks that take the saved tensors."""
         if not _is_backward():
             return
         packing = None if self._repeated else _packing_in_use()
@@ -75,7 +75,10 @@ class ActivationWatch:
 
 
 def _counting(account: DeviceAccount, packing: Packing) -> AbstractContextManager[None]:
-    """Hooks that count a saved tensor and leave the rest to other ones, since autograd asks the innermost alone."""
+    """Return hooks that count a saved tensor and call the other ones.
+
+    Autograd calls the innermost hooks alone.
+    """
     pack, unpack = packing
 
     def counted(tensor: torch.Tensor) -> object:
@@ -85,12 +88,19 @@ def _counting(account: DeviceAccount, packing: Packing) -> AbstractContextManage
 
 
 def _packed(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Detached, since a graph that holds its own outputs is never freed; with the version that it was saved in."""
+    """Return a detached tensor, with the version that it was saved in.
+
+    A graph that holds its own outputs is never freed.
+    """
     return tensor.detach(), tensor._version
 
 
 def _unpacked(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
-    """The tensor; RuntimeError where it was changed in place since, for which autograd doesn't look where hooks are."""
+    """Return the tensor.
+
+    Raises:
+        RuntimeError: it was changed in place since, for which autograd doesn't look where hooks are.
+    """
     tensor, version = packed
     if tensor._version != version:
         raise RuntimeError(
@@ -105,6 +115,6 @@ def _is_backward() -> bool:
 
 
 def _packing_in_use() -> Packing:
-    """The innermost hooks for saved tensors; autograd's own way where there are none."""
+    """Return the innermost hooks for saved tensors, or autograd's own way where there are none."""
     innermost: Packing | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return innermost or (_packed, _unpacked)

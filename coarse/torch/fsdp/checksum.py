@@ -12,10 +12,11 @@ _SEED = 0x5EED
 
 
 def checksum(tensors: Sequence[torch.Tensor]) -> int:
-    """64 bits of the bytes of dense tensors of any type, in order.
+    """Return 64 bits of the bytes of dense tensors of any type, in order.
 
-    A multilinear hash modulo 2^64: 32-bit words times random 64-bit numbers of their places, and the rows' sums once
-    more so. An edit, also one that swaps words, flips signs or keeps a sum, leaves it as it is by a chance of 2^-33.
+    It is a multilinear hash modulo 2^64: 32-bit words times random 64-bit numbers of their places, and the rows' sums
+    once more so. An edit, also one that swaps words, flips signs or keeps a sum, leaves it as it is by a chance of
+    2^-33.
     """
     found = 0
     for tensor in tensors:
@@ -33,7 +34,7 @@ def _of_one(tensor: torch.Tensor) -> int:
 
 
 def _of_words(words: torch.Tensor) -> torch.Tensor:
-    """(n,) int32 -> one int64, computed modulo 2^64 on the tensor's device."""
+    """Return one int64 of (n,) int32, computed modulo 2^64 on the tensor's device."""
     if words.numel() <= _ROW:
         wide, weights = words.to(torch.int64), _weights(words.device)[: words.numel()]
         return torch.dot(wide, weights) if words.device.type == "cpu" else (wide * weights).sum()
@@ -43,7 +44,7 @@ def _of_words(words: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
-    """(_ROW,) int64, drawn once, the same in every process."""
+    """Return random weights, (_ROW,) int64, drawn once, the same in every process."""
     generator = torch.Generator().manual_seed(_SEED)
     halves = torch.randint(-(2**31), 2**31, (2 * _ROW,), generator=generator, dtype=torch.int64, device="cpu")
     return halves.to(torch.int32).view(torch.int64).to(device)

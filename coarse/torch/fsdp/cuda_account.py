@@ -1,4 +1,4 @@
-"""The memory of a CUDA device, as torch's allocator counts it. Never tried: there was no GPU to try it on."""
+"""Memory of a CUDA device, as torch's allocator counts it; never tried, as there was no GPU for it."""
 
 from typing import Protocol
 
@@ -9,43 +9,47 @@ from coarse.torch.fsdp.account import DeviceAccount
 
 
 class Allocator(Protocol):
-    """What an allocator tells about one device, in bytes."""
+    """Allocator's numbers about one device, in bytes."""
 
     def allocated_bytes(self) -> int:
-        """In tensors now."""
+        """Return the bytes in tensors now."""
 
     def peak_bytes(self) -> int:
-        """In tensors at most, since the start or `restart_peak`."""
+        """Return the most bytes in tensors at one moment, since the start or `restart_peak`."""
 
     def free_bytes(self) -> int:
-        """What tensors can still be given: the device's free memory, and what the allocator keeps for itself."""
+        """Return the bytes that tensors can still get: the device's free memory, and the allocator's reserve."""
 
     def restart_peak(self) -> None:
         """Let the peak count from now."""
 
 
 class CudaAllocator:
-    """torch's caching allocator on one device."""
+    """Caching allocator of torch on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def allocated_bytes(self) -> int:
+        """Return the bytes in tensors now."""
         return torch.cuda.memory_allocated(self._device)
 
     def peak_bytes(self) -> int:
+        """Return the most bytes in tensors at one moment."""
         return torch.cuda.max_memory_allocated(self._device)
 
     def free_bytes(self) -> int:
+        """Return the device's free memory, and the unused part of the allocator's."""
         kept_bytes = torch.cuda.memory_reserved(self._device) - self.allocated_bytes()
         return torch.cuda.mem_get_info(self._device)[0] + kept_bytes
 
     def restart_peak(self) -> None:
+        """Let the peak count from now."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
 
 class AllocatorAccount(DeviceAccount):
-    """A device whose allocator says what is in use; only the division into kinds is counted here."""
+    """Account of a device whose allocator counts the bytes in use; only the kinds are counted here."""
 
     def __init__(self, allocator: Allocator, *, rank: int | None = None) -> None:
         super().__init__(rank=rank)
@@ -58,7 +62,11 @@ class AllocatorAccount(DeviceAccount):
             self._ledger.take(kind, nbytes)
 
     def empty(self, numel: int, *, dtype: torch.dtype, device: torch.device, kind: str) -> torch.Tensor:
-        """A new tensor (numel,) held as `kind`; reclaimers are asked first, OutOfDeviceMemoryError where it fails."""
+        """Return a new tensor (numel,) held as `kind`; reclaimers are called first.
+
+        Raises:
+            OutOfDeviceMemoryError: the allocation fails.
+        """
         nbytes = numel * dtype.itemsize
         self._reclaim(nbytes)
         try:
@@ -68,27 +76,27 @@ class AllocatorAccount(DeviceAccount):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes in tensors now, whoever made them."""
+        """Bytes in tensors now, made by any code."""
         return self._allocator.allocated_bytes()
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were in tensors at one moment."""
+        """Most bytes in tensors at one moment."""
         return self._allocator.peak_bytes()
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes that tensors of this process can have now: what other processes leave."""
+        """Bytes that tensors of this process can have now, beside those of other processes."""
         return self._allocator.allocated_bytes() + self._allocator.free_bytes()
 
     def restart_peaks(self) -> None:
-        """Let peaks count from what is in use now."""
+        """Let peaks count from the bytes in use now."""
         super().restart_peaks()
         self._allocator.restart_peak()
 
 
 def account_on(device: torch.device, *, capacity_bytes: int | None = None, rank: int | None = None) -> DeviceAccount:
-    """The account of the device that parameters are on: CUDA's own, else an emulated one of `capacity_bytes`."""
+    """Return the account of the parameters' device: CUDA's own, else an emulated one of `capacity_bytes`."""
     if device.type != "cuda":
         return DeviceAccount(capacity_bytes, rank=rank)
     if capacity_bytes is not None:

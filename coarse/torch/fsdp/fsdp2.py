@@ -1,7 +1,7 @@
-"""The one file that uses FSDP2's private names (torch.distributed.fsdp._fully_shard); fsdp2_hooks.py looks for them.
+"""Access to FSDP2's private names (torch.distributed.fsdp._fully_shard), which no other file uses.
 
-Public are `fully_shard`, `FSDPModule` and its setters. Private is that a module's state has a parameter group, whose
-parameters' shards can be read, and what happens when a root's forward begins.
+fsdp2_hooks.py checks that they are there. Public are `fully_shard`, `FSDPModule` and its setters. Private are a
+module's parameter group, which its state has, the parameters' shards, and the beginning of a root's forward.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Tree = TypeVar("Tree")
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether FSDP2 has sharded the module as a unit, by whichever call."""
+    """Return whether FSDP2 has sharded the module as a unit, by any call."""
     return isinstance(module, FSDPModule)
 
 
 class Fsdp2Unit:
-    """One of FSDP2's units: the modules of one call of its `fully_shard`, which are gathered together.
+    """Unit of FSDP2: the modules of one call of its `fully_shard`, which are gathered together.
 
     [Note: set aside] A unit that stays gathered from one use to the next is set aside: its modules show their shards
-    again, as after FSDP2's own reshard, while the gathered storage is kept. So what a script sees between forward and
-    backward, and after an evaluation, doesn't depend on what a worker happens to keep: it clips, edits, saves and loads
+    again, as after FSDP2's own reshard, while the gathered storage is kept. So a script sees shards between forward and
+    backward, and after an evaluation, for anything that a worker happens to keep: it clips, edits, saves and loads
     shards, whose changes are then noticed.
     """
 
@@ -64,27 +64,30 @@ class Fsdp2Unit:
 
     @property
     def qualified_name(self) -> str | None:
-        """The unit's name from its root, "" for the root; None before the first forward."""
+        """Name of the unit from its root, "" for the root; None before the first forward."""
         name: str | None = self._group._module_fqn
         return name
 
     @property
     def has_parameters(self) -> bool:
-        """Whether the unit has any to shard: where all lie in other units there is nothing to gather."""
+        """True if the unit has parameters to shard; False where all lie in other units."""
         return self._group is not None
 
     def use(self, all_gather: object, reduce_scatter: object) -> None:
-        """Move the unit's bytes by these two, which are as FSDP2's AllGather and ReduceScatter; sums, then division."""
+        """Move the unit's bytes by these two, which are as FSDP2's AllGather and ReduceScatter.
+
+        FSDP2 then sums, and divides afterwards.
+        """
         self.module.set_custom_all_gather(all_gather)
         self.module.set_custom_reduce_scatter(reduce_scatter)
         self.module.set_force_sum_reduction_for_comms(True)
 
     def reduced_parameters(self) -> tuple[int, ...]:
-        """The places of the parameters whose gradients are being reduced."""
+        """Return the places of the parameters whose gradients are being reduced."""
         return self._reduced
 
     def _post_backward(self, *unused: object) -> None:
-        """In FSDP2's place: reduce the gradients that there are, which it sets to None before."""
+        """Reduce, in FSDP2's place, the gradients that there are, which it sets to None before."""
         reduces_all = getattr(self._group, "reduce_scatter_unused_params", False)  # new in torch 2.13
         self._reduced = tuple(
             place
@@ -97,17 +100,17 @@ class Fsdp2Unit:
         self._after_reduce()
 
     def around_reduce(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call these around each reduction, whose parameters `reduced_parameters` says; none may be."""
+        """Call these around each reduction, whose parameters are `reduced_parameters`, perhaps none."""
         self._before_reduce, self._after_reduce = before, after
 
     def reduce_always(self) -> bool:
-        """Have the next backward reduce; whether the script had said that it should not."""
+        """Have the next backward reduce; return whether the script had turned that off."""
         is_off = not self._group.reduce_grads
         self._group.reduce_grads = True
         return is_off
 
     def foreign_settings(self) -> str:
-        """What of FSDP2's settings would come between backward and a gradient, by name; empty where there is none."""
+        """Return the name of a setting of FSDP2 that comes between backward and a gradient; empty if none."""
         if self._group.gradient_divide_factor not in (None, 1.0):
             return "set_gradient_divide_factor"
         if self._group._all_reduce_hook is not None:
@@ -124,27 +127,27 @@ class Fsdp2Unit:
     # --- the parameters, by place
 
     def parameters(self) -> list[nn.Parameter]:
-        """The sharded ones, DTensors, as they are now."""
+        """Return the sharded parameters, DTensors, as they are now."""
         return [parameter.sharded_param for parameter in self._group.fsdp_params]
 
     def parameter_name(self, place: int) -> str:
-        """Of a parameter, from its root where that is known."""
+        """Return a parameter's name, from its root where that is known."""
         parameter = self._group.fsdp_params[place]
         name: str = parameter._param_fqn or parameter._module_info.param_name
         return name
 
     def row_sizes(self) -> list[int]:
-        """Elements of one worker's padded shard of each."""
+        """Return the number of elements of one worker's padded shard of each parameter."""
         return [parameter.padded_sharded_param_size.numel() for parameter in self._group.fsdp_params]
 
     def gradient_type(self) -> torch.dtype:
-        """In which gradients are reduced under the mixed precision policy."""
+        """Return the type in which gradients are reduced under the mixed precision policy."""
         trained = [one for one in self._group.fsdp_params if one.sharded_param.requires_grad] or self._group.fsdp_params
         reduced: torch.dtype | None = trained[0].mp_policy.reduce_dtype
         return reduced or _gathered_type(trained[0])
 
     def set_gradient(self, place: int, row: torch.Tensor, earlier: torch.Tensor | None) -> None:
-        """Give a parameter its gradient: (n,) of this worker's padded row, and what it had before."""
+        """Give a parameter its gradient: (n,) of this worker's padded row, plus `earlier`."""
         parameter = self._group.fsdp_params[place]
         sharded = parameter.sharded_param
         values = row.to(device=sharded.device, dtype=sharded.dtype)
@@ -155,32 +158,32 @@ class Fsdp2Unit:
     # --- the shards
 
     def packed_shards(self) -> list[torch.Tensor]:
-        """This worker's flat shards in the type in which they are gathered, in order."""
+        """Return this worker's flat shards in the type in which they are gathered, in order."""
         with torch.no_grad():
             return [shard for parameter in self._group.fsdp_params for shard in parameter.all_gather_inputs]
 
     def make_ready(self) -> None:
-        """As at the beginning of the tree's first forward; of a root."""
+        """Prepare a root as at the beginning of the tree's first forward."""
         self._state._lazy_init()
 
     @property
     def is_ready(self) -> bool:
-        """Whether a forward of the tree has begun."""
+        """True if a forward of the tree has begun."""
         return self._state._is_root is not None
 
     def shard_size(self) -> int:
-        """How many workers share the unit."""
+        """Return the number of workers that share the unit."""
         return int(self._group.mesh_info.shard_mesh_size)
 
     def gathered_nbytes(self) -> int:
-        """Bytes of the gathered unit, padded, in the type in which it is gathered."""
+        """Return the bytes of the gathered unit, padded, in the type in which it is gathered."""
         return self.shard_size() * sum(
             parameter.padded_sharded_param_size.numel() * _gathered_type(parameter).itemsize
             for parameter in self._group.fsdp_params
         )
 
     def trainable_nbytes(self) -> int:
-        """Of those, bytes of parameters that want gradients now."""
+        """Return the bytes of the gathered unit in parameters that want gradients now."""
         return self.shard_size() * sum(
             parameter.padded_sharded_param_size.numel() * _gathered_type(parameter).itemsize
             for parameter in self._group.fsdp_params
@@ -188,11 +191,14 @@ class Fsdp2Unit:
         )
 
     def shards(self) -> list[torch.Tensor]:
-        """This worker's flat shards, padded, as they are gathered next."""
+        """Return this worker's flat shards, padded, as they are gathered next."""
         return [parameter._sharded_param_data for parameter in self._group.fsdp_params]
 
     def versions(self) -> tuple[int, ...]:
-        """Numbers of which one differs after every write into a shard that torch counts, and after an exchange."""
+        """Return numbers of which one differs after every write into a shard that torch counts.
+
+        One also differs after an exchange of a shard.
+        """
         found: list[int] = []
         for parameter in self._group.fsdp_params:
             sharded, local = parameter.sharded_param, parameter.sharded_param._local_tensor
@@ -202,11 +208,11 @@ class Fsdp2Unit:
     # --- gathered or not
 
     def is_gathered(self) -> bool:
-        """Whether parameters are gathered, set aside, or about to be gathered."""
+        """Return whether parameters are gathered, set aside, or about to be gathered."""
         return bool(self._is_aside or self._group.is_unsharded or self._group._all_gather_result is not None)
 
     def drop_gathered(self) -> None:
-        """Free what was gathered; the next use gathers again."""
+        """Free the gathered parameters; the next use gathers again."""
         result = self._group._all_gather_result
         if result is not None:
             if result.all_gather_work is not None:
@@ -219,12 +225,14 @@ class Fsdp2Unit:
         self._group._to_sharded()
 
     def keep_gathered_if(self, keeps: Callable[[], bool], claims: Callable[[], None]) -> None:
-        """Ask `keeps` whenever FSDP2 would free the unit at the end of its forward, and call `claims` whenever FSDP2
-        is about to use the unit."""
+        """Set callbacks: `keeps` is asked whenever FSDP2 would free the unit at the end of its forward.
+
+        `claims` is called whenever FSDP2 is about to use the unit.
+        """
         self._keeps, self._claims = keeps, claims
 
     def _reshard(self) -> None:
-        """In FSDP2's place: free the unit, or set it aside."""
+        """Free the unit, or set it aside, in FSDP2's place."""
         from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
         is_forward = self._group._training_state == TrainingState.FORWARD
@@ -234,7 +242,7 @@ class Fsdp2Unit:
             self._inner_reshard()
 
     def _unshard(self, async_op: bool = False) -> None:
-        """In FSDP2's place: gather the unit unless it is set aside."""
+        """Gather the unit, unless it is set aside, in FSDP2's place."""
         self._claims()
         if self._is_aside and not (self.is_in_forward() or is_in_backward()):
             self.drop_gathered()  # nobody has looked whether it has changed
@@ -242,7 +250,7 @@ class Fsdp2Unit:
             self._inner_unshard(async_op)
 
     def _wait_for_unshard(self) -> None:
-        """In FSDP2's place: have the modules use what is gathered."""
+        """Have the modules use the gathered parameters, in FSDP2's place."""
         if self._is_aside:
             self._is_aside = False
             self._group._to_unsharded()
@@ -250,7 +258,7 @@ class Fsdp2Unit:
             self._inner_wait_for_unshard()
 
     def _set_aside(self) -> None:
-        """Keep what is gathered for the next use; see [Note: set aside]."""
+        """Keep the gathered parameters for the next use; see [Note: set aside]."""
         from torch.distributed.fsdp._fully_shard._fsdp_param import ShardedState
 
         for parameter in self._group.fsdp_params:
@@ -260,13 +268,15 @@ class Fsdp2Unit:
         self._is_aside = True
 
     def _after_forward(self, _module: nn.Module, _args: object, _output: object) -> None:
-        """FSDP2 leaves a root gathered for a backward, which without gradients never comes."""
+        """Set a root aside that FSDP2 leaves gathered for a backward, which never comes without gradients."""
         if self._state._is_root and not torch.is_grad_enabled() and self._group.is_unsharded:
             self._set_aside()
 
     def _watch_results(self, module: nn.Module, _args: object, output: object) -> None:
-        """Have backward reach this unit also by tensors that FSDP2 doesn't see: those in dataclasses, and those that
-        modules keep, such as losses beside their outputs."""
+        """Have backward reach this unit also by tensors that FSDP2 doesn't see.
+
+        They are those in dataclasses, and those that modules keep, such as losses beside their outputs.
+        """
         if not torch.is_grad_enabled():
             return
         for one in (*tensors_in(output), *kept_tensors(_own_modules(module))):
@@ -281,7 +291,7 @@ class Fsdp2Unit:
     # --- the forward of the tree of units
 
     def is_in_forward(self) -> bool:
-        """Whether a forward of the tree is under way."""
+        """Return whether a forward of the tree is under way."""
         return self._state._state_ctx.iter_forward_root is not None
 
     def before_backward(self, enters: Callable[[], None]) -> None:
@@ -296,28 +306,39 @@ class Fsdp2Unit:
         self._state._pre_backward = pre_backward
 
     def before_forward(self, begins: Callable[[], None], enters: Callable[[], None]) -> None:
-        """Call `begins` when a forward of the whole tree begins here, before any gather, and `enters` whenever this
-        unit's forward begins; neither for a recomputation in backward, which is part of the forward that it repeats."""
+        """Call `begins` when a forward of the whole tree begins here, and `enters` at this unit's forwards.
+
+        `begins` comes before any gather. Neither is called for a recomputation in backward, which is part of the
+        forward that it repeats.
+        """
         _watch_state(self._state, begins, enters)
 
     def watch_other_roots(self, begins: Callable[[], None]) -> None:
-        """Call `begins` also for modules of the tree that aren't watched yet: a root without parameters of its own, or
-        one that torch's own function has sharded."""
+        """Call `begins` also for modules of the tree that aren't watched yet.
+
+        These are a root without own parameters, or one that torch's own function has sharded.
+        """
         for state in self._state._state_ctx.all_states:
             if not hasattr(state, "_is_watched_by_coarse"):
                 _watch_state(state, begins, lambda: None)
 
     def bind(self, bound: object) -> None:
-        """Remember what `bound_in_tree` shall find."""
+        """Bind an object that `bound_in_tree` shall find."""
         self._state._coarse_bound = bound
 
     def bound_in_tree(self) -> list[Any]:
-        """What was bound to the units under this one's root, once a forward has begun; the root first."""
+        """Return the objects bound to the units under this one's root, the root's first.
+
+        It is called once a forward has begun.
+        """
         states = self._state._state_ctx.all_states
         return [state._coarse_bound for state in states if hasattr(state, "_coarse_bound")]
 
     def of_tree(self, make: Callable[[], Tree]) -> Tree:
-        """What `make` returned when the first unit under this one's root asked, once a forward has begun."""
+        """Return the result of `make` when the first unit under this one's root asked.
+
+        It is called once a forward has begun.
+        """
         context = self._state._state_ctx
         if not hasattr(context, "_coarse_tree"):
             context._coarse_tree = make()
@@ -325,7 +346,7 @@ class Fsdp2Unit:
         return found
 
     def prefetch(self, following: Fsdp2Unit | None) -> None:
-        """Gather `following` as soon as this unit's forward begins, unless the user has said what to prefetch."""
+        """Gather `following` as soon as this unit's forward begins, unless the user has set the prefetches."""
         chosen = self._state._states_to_forward_prefetch
         if chosen and chosen is not self._prefetched:
             return
@@ -338,7 +359,7 @@ _watched = WeakTensorKeyDictionary()
 
 
 def _own_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """A module, and those within it that are in no unit of their own."""
+    """Yield a module, and those within it that are in no unit of their own."""
     yield module
     for child in module.children():
         if not is_sharded(child):
@@ -346,7 +367,10 @@ def _own_modules(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], None]) -> None:  # noqa: ANN401
-    """See `Fsdp2Unit.before_forward`. A forward that was refused has not begun, so that the next one begins anew."""
+    """Watch a state for `Fsdp2Unit.before_forward`.
+
+    A forward that was refused has not begun, so that the next one begins anew.
+    """
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
     inner = state._root_pre_forward
@@ -364,7 +388,10 @@ def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], No
         return inner(module, args, kwargs)
 
     def restarted(_module: nn.Module, _args: object) -> None:
-        """After a forward that raised, FSDP2 takes the next one for its continuation."""
+        """Begin anew after a forward that raised.
+
+        FSDP2 takes the next one for its continuation.
+        """
         if state._state_ctx.iter_forward_root is state and not is_in_backward():
             begins()
 
@@ -374,29 +401,31 @@ def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], No
 
 
 def gather_by_torch(out: torch.Tensor, own: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
-    """As FSDP2 gathers by itself."""
+    """Gather in FSDP2's own way."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # named so from 2.13 on
     return gather(out, own, group=group, async_op=True)
 
 
 def bound_to(module: nn.Module) -> Any:  # noqa: ANN401
-    """What `Fsdp2Unit.bind` bound to the unit of a module; None where the module is none."""
+    """Return the object that `Fsdp2Unit.bind` bound to a module's unit; None where the module is none."""
     return getattr(module._get_fsdp_state(), "_coarse_bound", None) if is_sharded(module) else None  # type: ignore[operator]
 
 
 def is_in_backward() -> bool:
-    """Whether autograd is computing gradients in this thread."""
+    """Return whether autograd is computing gradients in this thread."""
     return backward_task() != -1
 
 
 def backward_task() -> int:
-    """A number of the backward that is under way in this thread; -1 where none is."""
+    """Return a number of the backward that is under way in this thread; -1 where none is."""
     return torch._C._current_graph_task_id()
 
 
 def will_be_executed(node: torch.autograd.graph.Node) -> bool:
-    """Whether the backward that is under way in this thread comes to a node; False where it only hands out what comes
-    there, as autograd.grad does of a leaf."""
+    """Return whether the backward that is under way in this thread comes to a node.
+
+    It is False where backward only returns the node's gradient, as autograd.grad does for a leaf.
+    """
     try:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:  # torch cannot tell of a leaf whose gradient is handed out
@@ -404,12 +433,12 @@ def will_be_executed(node: torch.autograd.graph.Node) -> bool:
 
 
 def _has_gradient(parameter: FSDPParam) -> bool:
-    """Whether backward has left a gradient, now or before without reducing it."""
+    """Return whether backward has left a gradient, now or before without reducing it."""
     return parameter.unsharded_accumulated_grad is not None or parameter.unsharded_param.grad is not None
 
 
 def _gathered_type(parameter: FSDPParam) -> torch.dtype:
-    """The type in which FSDP2 gathers a parameter under its mixed precision policy."""
+    """Return the type in which FSDP2 gathers a parameter under its mixed precision policy."""
     stored: torch.dtype = parameter.sharded_param.dtype
     wanted: torch.dtype | None = parameter.mp_policy.param_dtype
     return wanted if wanted is not None and stored.is_floating_point else stored

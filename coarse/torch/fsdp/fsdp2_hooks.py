@@ -1,4 +1,4 @@
-"""Whether this torch has the hooks of FSDP2 that sharded modes use (see fsdp2.py)."""
+"""Check that this torch has the hooks of FSDP2 that sharded modes use (see fsdp2.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from coarse.errors import UnsupportedVersionError
 
 OLDEST, NEWEST = "2.9", "2.13"
-"""The versions of torch for which fsdp2.py was written."""
+"""Versions of torch for which fsdp2.py was written."""
 _PRIVATE = "torch.distributed.fsdp._fully_shard"
 _HOOKS = {
     ("torch.distributed.fsdp", "FSDPModule"): (
@@ -36,11 +36,11 @@ _HOOKS = {
         "_setattr_on_modules",
     ),
 }
-"""By module and class the methods that are called or replaced."""
+"""Methods that are called or replaced, by module and class."""
 
 
 def require_hooks() -> None:
-    """Return where this torch has every hook that sharded modes use.
+    """Return where this torch has every hook that sharded modes use, or raise.
 
     Raises:
         UnsupportedVersionError: the hooks that it lacks, its version, and the versions that have them.

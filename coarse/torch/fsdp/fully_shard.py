@@ -1,4 +1,4 @@
-"""`fully_shard`: one line picks how a model is sharded, gathered and cached."""
+"""Function `fully_shard`: one line picks the way that a model is sharded, gathered and cached."""
 
 from __future__ import annotations
 
@@ -50,32 +50,34 @@ def fully_shard(
     sum_top: int = SUM_TOP,
     **fsdp2_options: object,
 ) -> _Model:
-    """The model, sharded in place by torch's FSDP2 over coarse's collectives and caches; all workers call it alike.
+    """Shard a model in place by torch's FSDP2 over coarse's collectives and caches, and return it.
+
+    All workers make the same call.
 
     Args:
-        model: what to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
+        model: module to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
         mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md; "odc": see
-            docs/odc.md and `end_minibatch`. MODULE:CLASS, FILE.py:CLASS or an instance: a coarse.strategy.Sharding of
-            one's own (docs/strategies.md). By default what the configuration says (`sharding`), or "fsdp".
+            docs/odc.md and `end_minibatch`. MODULE:CLASS, FILE.py:CLASS or an instance: the user's own
+            coarse.strategy.Sharding (docs/strategies.md). The default is the configuration's `sharding`, or "fsdp".
         units: classes of modules to gather one by one, or a function that chooses them; by default repeated blocks.
         collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
         cache: fcdp: an AcceleratorCache, which keeps units on the accelerator as long as less than its tau is in use.
-            odc: True, or bytes: what a node may keep of other nodes' shards, and of sums for them.
+            odc: True, or the bytes that a node may keep of other nodes' shards, and of sums for them.
         reads: fcdp: "parts": each worker reads its part of a unit from the node's memory, and the node gathers (FCDP
-            IV-C); "whole": each worker reads all of it, which it may do alone. By default parts; whole with a `cache`,
-            of which each worker decides for itself, and on GPUs, which have no gather among themselves.
+            IV-C); "whole": each worker reads all of it, which it may do alone. The default is parts; whole with a
+            `cache`, about which each worker decides for itself, and on GPUs, which have no gather among themselves.
         quantised: zeropp only: forward gathers int8 (qwZ); the error that this costs is printed.
         account: counts this rank's accelerator memory.
         mesh: the workers; by default all, for hybrid nodes times the workers of each.
-        sum: odc only: "int64" gives the same bits in whatever order gradients come, "float32" adds them as they come,
+        sum: odc only: "int64" gives the same bits for any order of gradients, "float32" adds them as they come,
             "worker-order" as a collective would, where all push equally many.
         sum_top: odc only, of int64: gradients lie below 2**sum_top in size, and are multiples of 2**(sum_top - 80).
         fsdp2_options: mp_policy, reshard_after_forward, offload_policy and so on, as FSDP2 has them.
 
-    Raises, on all workers alike:
-        ConfigError: what cannot work.
+    Raises, on all workers:
+        ConfigError: a request that cannot work.
         CapacityError: fcdp, and a node's memory devices have no room for the gathered model; odc, and one has none for
-            what it would hold.
+            its part.
         MismatchError: workers that shard different models, or in different ways.
         UnsupportedVersionError: a torch without the hooks that this needs.
     """
@@ -97,7 +99,7 @@ def fully_shard(
 
 
 def _tell_of(sharding: Sharding, collective: str) -> None:
-    """Tell an emulated job what it does, and of the optimizer's steps."""
+    """Tell an emulated job the mode and its options, and the optimizer's steps."""
     link = current().require_client().link
     link.note_mode(name_of(sharding), collective=collective, **vars(sharding))
     tell_of_steps(link)
@@ -110,7 +112,7 @@ def _planned(request: Request, model: nn.Module | Sequence[nn.Module]) -> Plan:
 
 
 def release_caches(model: nn.Module) -> None:
-    """Give back the node's memory that mode fcdp keeps a model's gathered units in; all workers call it alike.
+    """Give back the node memory that holds a model's gathered units in mode fcdp; all workers call it.
 
     It is free when this returns. A forward of the model takes it anew.
     """
@@ -122,7 +124,7 @@ def release_caches(model: nn.Module) -> None:
 
 
 def _joined(mesh: DeviceMesh | None) -> WorkerGroup:
-    """All workers that shard now, for what they settle; coarse and torch.distributed have started afterwards."""
+    """Return all workers that shard now, for their settlements; start coarse and torch.distributed."""
     if mesh is not None and not isinstance(mesh, DeviceMesh):
         raise ConfigError(f"mesh is a DeviceMesh, got {mesh!r}", key="mesh")
     meshes.join()
@@ -141,7 +143,7 @@ def _count_memory(
 
 
 def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
-    """Have FSDP2 shard each unit, from within, and take over its collectives."""
+    """Have FSDP2 shard each unit, inner ones first, and take over its collectives."""
     request = plan.request
     mesh = meshes.default_mesh(plan.sharding) if request.mesh is None else request.mesh
     group = shard_groups().group_of(meshes.shard_group_ranks(mesh), request.collective)
@@ -173,7 +175,7 @@ def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
 
 
 def _take_buffers(units: Sequence[ShardedUnit]) -> None:
-    """Have every unit's buffer taken before training, or none of them.
+    """Take every unit's buffer before training, or none of them.
 
     Raises:
         CapacityError: with the bytes of all of them.

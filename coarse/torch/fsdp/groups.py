@@ -1,4 +1,4 @@
-"""This process's groups of workers for sharded units: one for the same ranks and collective."""
+"""Groups of workers of this process for sharded units: one for the same ranks and collective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 class ShardGroups:
-    """The groups of one runtime; all members ask for them in the same order."""
+    """Groups of one runtime; all members ask for them in the same order."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -34,13 +34,13 @@ class ShardGroups:
         self._num_calls: Counter[tuple[int, ...]] = Counter()
 
     def next_call(self, ranks: tuple[int, ...]) -> str:
-        """A name for the next call of `fully_shard` that these ranks make together."""
+        """Return a name for the next call of `fully_shard` that these ranks make together."""
         self._num_calls[ranks] += 1
         whose = "" if len(ranks) == self.runtime.placement.num_clients else f" by ranks {list(ranks)}"
         return f"call {self._num_calls[ranks]} of fully_shard{whose}"
 
     def group_of(self, ranks: tuple[int, ...], collective: str) -> WorkerGroup:
-        """The group of `ranks` among workers; opened with the first call."""
+        """Return the group of `ranks` among workers; the first call opens it."""
         from coarse.collectives.group import WorkerGroup
         from coarse.collectives.shape import Collective
 
@@ -54,7 +54,7 @@ _groups: ShardGroups | None = None
 
 
 def shard_groups() -> ShardGroups:
-    """The groups of the current runtime."""
+    """Return the groups of the current runtime."""
     global _groups
     runtime = current()
     if _groups is None or _groups.runtime is not runtime:
@@ -63,10 +63,11 @@ def shard_groups() -> ShardGroups:
 
 
 def bytes_between_nodes() -> dict[str, tuple[int, int]]:
-    """Bytes that this worker has sent to other nodes and received from them for sharded models, by what they were for.
+    """Return the bytes that this worker sent to other nodes and received for sharded models, by purpose.
 
-    Keys are "forward gather", "backward gather", "gradient reduce-scatter", and "agreements" for the rest: what has
-    changed, and what announces each transfer. By unit the same stands in `coarse.statistics()["between_nodes"]`.
+    Keys are "forward gather", "backward gather", "gradient reduce-scatter", and "agreements" for the rest: the changes
+    of parameters, and the announcement of each transfer. Bytes by unit stand in
+    `coarse.statistics()["between_nodes"]`.
     """
     phases = [str(phase) for phase in (Phase.FORWARD_GATHER, Phase.BACKWARD_GATHER, Phase.REDUCE_SCATTER)]
     found = {name: (0, 0) for name in (*phases, "agreements")}
@@ -78,12 +79,12 @@ def bytes_between_nodes() -> dict[str, tuple[int, int]]:
 
 
 def settle(group: WorkerGroup, check: Callable[[], Found]) -> Found:
-    """What `check` returns; where it raises on any member, all raise alike, in the words of the lowest."""
+    """Return the result of `check`; where it raises on any member, raise on all with the lowest's text."""
     return settled(check, lambda text: _gather_texts(group, text, "agreement on errors"), group.ranks, group.rank)
 
 
 def require_same(group: WorkerGroup, statement: Sequence[str], what: str) -> None:
-    """Raise MismatchError on all members, with the first line at fault, where they don't state the same lines."""
+    """Raise MismatchError on all members, with the first line at fault, where their statements differ."""
     text = "\n".join(statement)
     digest = hashlib.sha256(text.encode()).hexdigest()
     found = _gather_texts(group, f"{digest} {len(text.encode())}", f"agreement on {what}")
@@ -100,7 +101,7 @@ def require_same(group: WorkerGroup, statement: Sequence[str], what: str) -> Non
 
 
 def _gather_texts(group: WorkerGroup, text: str, what: str, num_bytes: int = _TEXT_BYTES) -> list[str]:
-    """Every member's text, cut to so many bytes."""
+    """Return every member's text, cut to `num_bytes` bytes."""
     encoded = np.frombuffer(text.encode()[:num_bytes], np.uint8)
     own = np.zeros(num_bytes, np.uint8)
     own[: len(encoded)] = encoded
@@ -110,7 +111,7 @@ def _gather_texts(group: WorkerGroup, text: str, what: str, num_bytes: int = _TE
 
 
 def require_same_ranks() -> None:
-    """ConfigError unless torch.distributed counts this process as coarse counts it."""
+    """Raise ConfigError unless torch.distributed counts this process as coarse counts it."""
     theirs, ours = (dist.get_rank(), dist.get_world_size()), (coarse.rank(), coarse.size())
     if theirs != ours:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The units that FCDP-Cache leaves gathered on this worker's accelerator. See [Note: never above ZeRO-3]."""
+"""Units that FCDP-Cache leaves gathered on this worker's accelerator; see [Note: never above ZeRO-3]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KeptUnits:
         unit.fsdp.keep_gathered_if(lambda: self._keeps(unit), lambda: self._claim(unit))
 
     def _keeps(self, unit: ShardedUnit) -> bool:
-        """Whether a unit whose forward has just ended stays gathered."""
+        """Return whether a unit whose forward has just ended stays gathered."""
         capacity_bytes = self._account.capacity_bytes
         if capacity_bytes is None or not torch.is_grad_enabled() or not unit.is_clean:
             return False
@@ -33,12 +33,12 @@ class KeptUnits:
         return True
 
     def _claim(self, unit: ShardedUnit) -> None:
-        """A unit is about to be used, and may not be dropped while it is."""
+        """Claim a unit, which is about to be used and may not be dropped while it is."""
         if unit in self._kept:
             self._kept.remove(unit)
 
     def _drop_for(self, lacking_bytes: int) -> None:
-        """The account is about to exceed tau."""
+        """Drop units, as the account is about to exceed tau."""
         kept_nbytes = [unit.fsdp.gathered_nbytes() for unit in self._kept]
         for _ in range(self._policy.num_dropped(kept_nbytes, lacking_bytes)):
             self._kept.pop(0).fsdp.drop_gathered()

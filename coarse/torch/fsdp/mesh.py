@@ -1,4 +1,4 @@
-"""The process group and the mesh over which a model is sharded, and whether the mesh fits the nodes."""
+"""Process group and mesh over which a model is sharded, and the check that the mesh fits the nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coarse.strategy.sharding import Hybrid, Keeps, Sharding, keeps_any, name_of
 
 
 def join() -> None:
-    """Have coarse and torch.distributed started, where the script has not done so."""
+    """Start coarse and torch.distributed, where the script has not done so."""
     if not coarse.is_initialized():
         coarse.init()
     if not dist.is_initialized():
@@ -24,12 +24,14 @@ def join() -> None:
 
 
 def nodes_of_workers() -> tuple[int, ...]:
-    """For each worker the number of its node."""
+    """Return the number of each worker's node."""
     return current().placement.cluster.worker_nodes
 
 
 def default_mesh(sharding: Sharding) -> DeviceMesh:
-    """All workers: in one dimension, or replicas times those that share parameters (hybrid), by default a node's.
+    """Return a mesh of all workers, in one dimension or in replicas times shards.
+
+    Mode hybrid has the latter; by default a node's workers share parameters.
 
     Raises:
         ConfigError: hybrid, and a node with more workers than another, or a factor that fits no nodes.
@@ -44,13 +46,20 @@ def default_mesh(sharding: Sharding) -> DeviceMesh:
 
 
 def default_device_type() -> str:
-    """This machine's accelerator; the processor where there is none, which a torch built for one does not ask."""
+    """Return this machine's accelerator type, or "cpu" where there is none.
+
+    A torch built for an accelerator does not ask for one.
+    """
     found = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if found is None else found.type
 
 
 def workers_by_node(node_by_worker: Sequence[int]) -> list[list[int]]:
-    """(N, L) ranks: each node's workers; ConfigError where nodes have unequally many."""
+    """Return each node's workers, (N, L) ranks.
+
+    Raises:
+        ConfigError: nodes have unequally many.
+    """
     counts = Counter(node_by_worker)
     if len(set(counts.values())) > 1:
         raise ConfigError(
@@ -97,7 +106,7 @@ def require_fitting(mesh: DeviceMesh | None, sharding: Sharding, node_by_worker:
 
 
 def _require_whole_nodes(shard_group: Sequence[int], node_by_worker: Sequence[int]) -> None:
-    """A shard group lies on one node, or has all workers of each of its nodes."""
+    """Raise ConfigError unless a shard group lies on one node, or has all workers of each of its nodes."""
     nodes = {node_by_worker[rank] for rank in shard_group}
     whole = [rank for rank, node in enumerate(node_by_worker) if node in nodes]
     if len(nodes) > 1 and set(whole) != set(shard_group):
@@ -109,10 +118,10 @@ def _require_whole_nodes(shard_group: Sequence[int], node_by_worker: Sequence[in
 
 
 def shard_group_ranks(mesh: DeviceMesh) -> tuple[int, ...]:
-    """The ranks that share this worker's parameters."""
+    """Return the ranks that share this worker's parameters."""
     return tuple(dist.get_process_group_ranks(mesh.get_group(mesh.ndim - 1)))
 
 
 def replica_group_ranks(mesh: DeviceMesh) -> tuple[int, ...]:
-    """The ranks that have the same shards as this worker, itself among them."""
+    """Return the ranks that have the same shards as this worker, itself among them."""
     return (coarse.rank(),) if mesh.ndim == 1 else tuple(dist.get_process_group_ranks(mesh.get_group(0)))

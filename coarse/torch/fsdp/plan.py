@@ -1,4 +1,4 @@
-"""What `fully_shard` was asked for, and the plan that follows where it can work."""
+"""Request of a call of `fully_shard`, and the plan that follows where it can work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLLECTIVES = ("hierarchical", "ring")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of one call."""
+    """Arguments of one call."""
 
     mode: object
     units: Units
@@ -42,7 +42,11 @@ class Request:
     sum_top: int = SUM_TOP
 
     def plan_for(self, model: nn.Module | Sequence[nn.Module]) -> Plan:
-        """What is to be done; ConfigError for what cannot work. Several modules are one unit."""
+        """Return the plan; several modules are one unit.
+
+        Raises:
+            ConfigError: the request cannot work.
+        """
         sharding = self.sharding()
         if self.collective not in COLLECTIVES:
             raise ConfigError(f"collective must be one of {COLLECTIVES}, got {self.collective!r}", key="collective")
@@ -61,7 +65,7 @@ class Request:
         return Plan(sharding=sharding, units=tuple(units), request=self)
 
     def sharding(self) -> Sharding:
-        """The mode that is meant."""
+        """Return the mode that is meant."""
         found = sharding_named(self.mode, LIVE)
         if not self.quantised:
             return found
@@ -70,7 +74,7 @@ class Request:
         return ZeroPP(quantised=True)
 
     def options(self) -> str:
-        """What of the arguments all workers must have alike, beside the mode and the units."""
+        """Return the arguments that all workers must have equal, beside the mode and the units."""
         policies = [
             f"{name}={value}"
             for name, value in sorted(self.fsdp2_options.items())
@@ -82,7 +86,7 @@ class Request:
 
     @property
     def node_reads(self) -> NodeReads:
-        """How units come from the node's memory."""
+        """Way in which units come from the node's memory."""
         if self.reads is not None:
             return NodeReads(self.reads)
         device_type = meshes.default_device_type() if self.mesh is None else self.mesh.device_type
@@ -148,7 +152,11 @@ class Request:
 
 
 def modules_of(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
-    """The modules of a call; ConfigError where they are none."""
+    """Return the modules of a call.
+
+    Raises:
+        ConfigError: they are no modules.
+    """
     modules = tuple(model) if isinstance(model, list | tuple) else (model,)
     if not modules or not all(isinstance(module, nn.Module) for module in modules):
         raise ConfigError(f"a module, or a list of modules, is sharded; got {model!r}", key="model")
@@ -157,14 +165,14 @@ def modules_of(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A request that can work on this worker."""
+    """Request that can work on this worker."""
 
     sharding: Sharding
     units: tuple[PlannedUnit, ...]
     request: Request
 
     def statement(self) -> list[str]:
-        """What all workers must have alike, line by line."""
+        """Return the facts that must be equal on all workers, line by line."""
         lines = [f"mode {name_of(self.sharding)} {self.request.options()}"]
         if own := digest_of(self.sharding):
             lines.append(f"mode {name_of(self.sharding)}, whose file and options have the digest {own}")

@@ -1,6 +1,6 @@
-"""What is gathered ahead: the unit whose forward began next, last time.
+"""Units gathered ahead: each gathers the one whose forward began next, last time.
 
-[Note: order of gathers] Where workers gather together, all must in one order. What a worker prefetches follows from the
+[Note: order of gathers] Where workers gather together, all must in one order. A worker's prefetches follow from the
 order in which the units' forwards began last time, which is the same for all as long as the workers run the same
 program; not from the gathers it happened to make, which differ where one keeps more on its accelerator than another.
 """
@@ -13,25 +13,25 @@ from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 
 
 class Prefetched(Protocol):
-    """A unit."""
+    """Unit of FSDP2."""
 
     fsdp: Fsdp2Unit
 
 
 class EnteredUnits:
-    """The units of one tree in the order in which their forwards began. See [Note: order of gathers]."""
+    """Units of one tree in the order in which their forwards began; see [Note: order of gathers]."""
 
     def __init__(self) -> None:
         self._entered: list[Prefetched] = []
         self._chain: list[Prefetched] = []
 
     def add(self, unit: Prefetched) -> None:
-        """A unit's forward begins."""
+        """Add a unit whose forward begins."""
         if unit not in self._entered:
             self._entered.append(unit)
 
     def prefetch(self) -> None:
-        """The tree's next forward begins: have each unit gather the one that followed it last time."""
+        """Have each unit gather the one that followed it last time, as the tree's next forward begins."""
         entered, self._entered = self._entered, []
         if entered == self._chain:
             return

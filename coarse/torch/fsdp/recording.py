@@ -1,4 +1,4 @@
-"""What a sharded model's units transfer and compute, and when: a trace that shows what hides behind what."""
+"""Trace of the transfers and computes of a sharded model's units, to show which hide others."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ _CATEGORIES = {
 
 
 class TransferRecorder:
-    """Records a model's units from its making to `close`; a `with` closes it."""
+    """Recorder of a model's units from its making to `close`; a `with` closes it."""
 
     def __init__(self, model: nn.Module) -> None:
-        """`model` is sharded by `fully_shard`; ConfigError where it is not."""
+        """Start recording `model`, which is sharded by `fully_shard`.
+
+        Raises:
+            ConfigError: it is not sharded.
+        """
         self._units = units_of(model)
         if not self._units:
             raise ConfigError(f"this {type(model).__name__} is not sharded; call fully_shard first", key="model")
         self.trace = Trace(coarse.rank(), f"worker {coarse.rank()}")
-        """What was recorded so far."""
+        """Trace of the records so far."""
         self.trace.lane(_COMPUTE, "compute")
         self.trace.lane(_TRANSFERS, "transfers")
         self._clock = WallClock()
         self._free_s = 0.0
-        """When the last transfer ended: they run one after the other."""
+        """Seconds at which the last transfer ended: they run one after the other."""
         self._handles: list[RemovableHandle] = []
         for unit in self._units:
             unit.recorder = self
@@ -64,15 +68,18 @@ class TransferRecorder:
             handle.remove()
 
     def write(self, path: Path | str) -> None:
-        """The trace as a file for Perfetto; those of several workers can be merged (coarse.protocol.trace.merge)."""
+        """Write the trace as a file for Perfetto.
+
+        Files of several workers can be merged (coarse.protocol.trace.merge).
+        """
         self.trace.write(path)
 
     def now_s(self) -> float:
-        """Seconds on the clock of the trace."""
+        """Return the seconds on the clock of the trace."""
         return self._clock.now_s()
 
     def on_gather(self, what: str, how: Gather, pending: Pending) -> None:
-        """A gather was submitted."""
+        """Record a gather that was submitted."""
         submitted_s = self.now_s()
         category = _CATEGORIES[how.source] + (", kept" if how.keep is not Keeps.NOTHING else "")
 
@@ -83,7 +90,7 @@ class TransferRecorder:
         pending.when_over(ended)
 
     def on_reduced(self, what: str, submitted_s: float) -> None:
-        """A reduce-scatter has ended."""
+        """Record a reduce-scatter that has ended."""
         self._transferred(what, "reduce-scatter", submitted_s)
 
     def _transferred(self, what: str, category: str, submitted_s: float) -> None:
@@ -92,7 +99,7 @@ class TransferRecorder:
         self._free_s = end_s
 
     def _watch_compute(self, name: str, module: nn.Module) -> None:
-        """Record when a unit computes: after it was gathered, and until it may be freed."""
+        """Record the computes of a unit: after it was gathered, and until it may be freed."""
         begin_s: list[float] = []
 
         def begins(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers that were made before a model was sharded, and step parameters that the model no longer has."""
+"""Optimizers made before a model was sharded, which step parameters that it no longer has."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _seen: WeakSet[torch.optim.Optimizer] = WeakSet()
 
 @contextmanager
 def noting_replaced(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Remember the parameters that modules have before and not afterwards; optimizers that step them warn."""
+    """Remember the parameters that modules lose within the context; optimizers that step them warn."""
     _watch_steps()
     _seen.clear()
     before = [(name, parameter) for module in modules for name, parameter in module.named_parameters()]
@@ -35,7 +35,7 @@ def _watch_steps() -> None:
 
 
 def _warn_of_replaced(optimizer: torch.optim.Optimizer, _args: object, _options: object) -> None:
-    """Warn once of an optimizer with parameters that nobody computes with any more."""
+    """Warn once of an optimizer with parameters that are not computed with any more."""
     if optimizer in _seen:
         return
     _seen.add(optimizer)

@@ -1,8 +1,8 @@
-"""A group's collectives on tensors of the CPU, and of GPUs by way of pinned host memory.
+"""Collectives of a group on tensors of the CPU, and of GPUs by way of pinned host memory.
 
-[Note: gathers of GPUs] A shard goes to the host in a stream of its own, after what torch's stream has under way, and
-its gather begins once it is there. What has come goes to the GPU in another stream; torch's stream waits for that when
-the values are asked for. The thread that computes waits for neither. For a reduce-scatter it does: FSDP2 uses its
+[Note: gathers of GPUs] A shard goes to the host in a separate stream, after the work that torch's stream has under way,
+and its gather begins once it is there. Gathered values go to the GPU in another stream; torch's stream waits for that
+when the values are asked for. The thread that computes waits for neither. For a reduce-scatter it does: FSDP2 uses its
 result at once.
 """
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Transfers:
-    """What a unit moves; every call but `reduce` returns at once. Tensors are flat and contiguous.
+    """Transfers of a unit; every call but `reduce` returns at once. Tensors are flat and contiguous.
 
-    `alike` is what all members must mean by the same transfer; see WorkerGroup.
+    All members must state the same `alike` for a transfer; see WorkerGroup.
     """
 
     def __init__(self, group: WorkerGroup) -> None:
@@ -42,15 +42,17 @@ class Transfers:
     def gather(
         self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str, keep: NodeBuffer | None = None
     ) -> PendingWork:
-        """All workers' `own`, (n,), into `out`, (p*n,), and into the node's buffer."""
+        """Gather all workers' `own`, (n,), into `out`, (p*n,), and into the node's buffer."""
         arrival = arrival_of(out)
         values, after = arrival.values_of(own, self.group.rank * own.nbytes)
         pending = self.group.all_gather(arrival.array, values, keep=keep, what=what, alike=alike, after=after)
         return self._landed(pending, arrival, out, what)
 
     def read_part(self, out: torch.Tensor, kept: NodeBuffer, what: str, alike: str) -> PendingWork:
-        """This worker's part of what the node's buffer holds, and the others' from them, into `out`; nothing moves
-        between nodes. `out` has as many bytes for each worker of the node."""
+        """Read this worker's part of the node's buffer, and gather the others' parts from them, into `out`.
+
+        Nothing moves between nodes. `out` has as many bytes for each worker of the node.
+        """
         arrival, members = arrival_of(out), self.group.node_ranks
         nbytes = out.nbytes // len(members)
         begin = members.index(self.group.rank) * nbytes
@@ -60,7 +62,10 @@ class Transfers:
         return self._landed(pending, arrival, out, what)
 
     def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> PendingWork:
-        """What the node's buffer holds into `out`; nothing moves between nodes, and to a GPU it goes from there."""
+        """Read the node's buffer into `out`.
+
+        Nothing moves between nodes, and to a GPU it goes from the buffer.
+        """
         self.group.count_node_read(what, out.nbytes)
         if not goes_by_gpu(out):
             arrival = arrival_of(out)
@@ -85,15 +90,20 @@ class Transfers:
         return PendingWork(pending, finish)
 
     def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str) -> PendingWork:
-        """`own`, (n,), of the node's L workers into `out`, (L*n,) of the same bytes; nothing moves between nodes."""
+        """Gather `own`, (n,), of the node's L workers into `out`, (L*n,) of the same bytes.
+
+        Nothing moves between nodes.
+        """
         arrival = arrival_of(out)
         values, after = arrival.values_of(own, self.group.node_ranks.index(self.group.rank) * own.nbytes)
         pending = self.group.gather_on_node(arrival.array, values, what=what, alike=alike, after=after)
         return self._landed(pending, arrival, out, what)
 
     def reduce(self, out: torch.Tensor, full: torch.Tensor, what: str, alike: str) -> None:
-        """The sum of all workers' `full`, (p*n,), in this worker's place into `out`, (n,); returns when it is there,
-        or on a GPU will be there for torch's stream."""
+        """Sum all workers' `full`, (p*n,), in this worker's place into `out`, (n,).
+
+        It returns when the sum is there, or on a GPU will be there for torch's stream.
+        """
         arrival, whole = arrival_of(out), arrival_of(full)
         values, after = whole.values_of(full, 0)
         wire = wire_type_of(full, what)
@@ -103,7 +113,7 @@ class Transfers:
         arrival.finish()
 
     def _landed(self, pending: Pending, arrival: Arrival, out: torch.Tensor, what: str) -> PendingWork:
-        """What ends once `out` has the bytes."""
+        """Return work that ends once `out` has the bytes."""
 
         def start(_: object) -> None:
             arrival.start()
@@ -114,16 +124,16 @@ class Transfers:
 
 
 class PendingWork(dist.Work):
-    """A job of the progress thread, as torch's Work."""
+    """Job of the progress thread, as torch's Work."""
 
     def __init__(self, pending: Pending, finish: Callable[[], None] = lambda: None) -> None:
-        """`finish` runs once, in the thread that waits, after the job is done."""
+        """Wrap a job; `finish` runs once, in the thread that waits, after the job is done."""
         super().__init__()
         self.pending = pending
         self._finish: Callable[[], None] | None = finish
 
     def then(self, finish: Callable[[], None]) -> PendingWork:
-        """The same, with more to be done at the end."""
+        """Return this work, with more to be done at the end."""
         first = self._finish or (lambda: None)
 
         def both() -> None:
@@ -134,7 +144,7 @@ class PendingWork(dist.Work):
         return self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return once the tensors may be used; raises coarse's errors."""
+        """Return once the tensors may be used, or raise coarse's errors."""
         self.pending.wait(timeout.total_seconds() if timeout else None)
         finish, self._finish = self._finish, None
         if finish is not None:
@@ -142,5 +152,5 @@ class PendingWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return self.pending.has_come() and self.pending.is_done()

@@ -1,4 +1,4 @@
-"""The units under one root: what their workers agree on when a forward begins, and what is gathered ahead."""
+"""Units under one root: their workers' agreement when a forward begins, and the gathers ahead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnitTree:
     """All units that one root's forward runs through.
 
     [Note: units by name] Units are told apart by their names under the root and by the calls of `fully_shard` that made
-    them, in whatever order, and not by their sizes. Node buffers were taken call by call, before there were names, so
+    them, in any order, and not by their sizes. Node buffers were taken call by call, before there were names, so
     for units that have one each name must have come from the same call everywhere. Roots have no names; a root that
     is called alone is known by its call.
     """
@@ -44,7 +44,7 @@ class UnitTree:
         self._has_reported = False
 
     def on_forward(self) -> None:
-        """A forward begins, here or in one unit alone."""
+        """Handle the beginning of a forward, here or in one unit alone."""
         if self._num_forwards == 0:
             self._require_same_units()
         self._entered.prefetch()
@@ -55,12 +55,12 @@ class UnitTree:
         self._num_forwards += 1
 
     def on_backward(self) -> None:
-        """A backward has reached a unit; see [Note: overtaken forwards]."""
+        """Handle a backward that has reached a unit; see [Note: overtaken forwards]."""
         if self._passes.on_backward(backward_task()):
             self._drop_changed()
 
     def _require_same_units(self) -> None:
-        """MismatchError on all workers where they mean other units; see [Note: units by name]."""
+        """Raise MismatchError on all workers where they mean other units; see [Note: units by name]."""
         for indices in self._by_group():
             members = [self._units[index] for index in indices]
             is_matched = any(unit.keeps is Keeps.HOST_COPY for unit in members)
@@ -71,10 +71,10 @@ class UnitTree:
             require_same(members[0].group, [*lines, *sorted(calls)], "the model whose forward begins")
 
     def _drop_changed(self) -> bool:
-        """Find out what has changed, alike on all workers, and drop it; whether any of it is trainable.
+        """Find the units that have changed, equally on all workers, and drop them.
 
-        In modes that keep nothing there is something to drop only where a unit is still gathered, after a forward
-        that no backward followed; which units are is the same on all workers.
+        Return whether any of them is trainable. In modes that keep nothing, a unit is dropped only where it is still
+        gathered, after a forward that no backward followed; these units are the same on all workers.
         """
         marks = [unit.mark() for unit in self._units]
         changed = self._watch.look(marks)
@@ -92,14 +92,14 @@ class UnitTree:
         return has_stepped
 
     def _by_group(self) -> list[list[int]]:
-        """The units' places, by the group of workers that share them."""
+        """Return the units' places, by the group of workers that share them."""
         by_group: dict[int, list[int]] = {}
         for index, unit in enumerate(self._units):
             by_group.setdefault(id(unit.group), []).append(index)
         return list(by_group.values())
 
     def _report_quantisation(self) -> None:
-        """Print once, when a forward has gathered all units, how far int8 gathers are from exact ones."""
+        """Print once the difference of int8 gathers from exact ones, when a forward has gathered all units."""
         members = [unit for unit in self._units if unit.quantisation is not None]
         if not members or self._has_reported or self._num_forwards == 0:
             return
@@ -112,7 +112,7 @@ class UnitTree:
             print(_quantisation_report([unit.name for unit in members], squares))
 
     def on_enter(self, unit: ShardedUnit) -> None:
-        """A unit's own forward begins."""
+        """Handle the beginning of a unit's own forward."""
         if self._num_forwards == 0:
             self.on_forward()  # of a root that wasn't watched yet
         unit.require_current()
@@ -120,7 +120,7 @@ class UnitTree:
 
 
 def watch_forwards(unit: ShardedUnit) -> None:
-    """Tell the unit's tree of its forwards; a tree comes to be with the first of them."""
+    """Tell the unit's tree of its forwards; the first of them makes the tree."""
     unit.fsdp.bind(unit)
 
     def tree() -> UnitTree:
@@ -138,14 +138,14 @@ def watch_forwards(unit: ShardedUnit) -> None:
 
 
 def _agree(group: WorkerGroup, changed: np.ndarray, alike: str) -> np.ndarray:
-    """(U,) uint8: where any worker's flag is set."""
+    """Return the flags that any worker has set, (U,) uint8."""
     agreed = changed.copy()
     group.all_reduce(agreed, DType.UINT8, Op.MAX, what=str(Phase.AGREEMENT), alike=alike).wait()
     return agreed
 
 
 def _quantisation_report(names: Sequence[str], squares: np.ndarray) -> str:
-    """One line about (U, 2) float64, squared errors and norms of the units."""
+    """Return one line about (U, 2) float64, squared errors and norms of the units."""
     errors = np.sqrt(squares[:, 0] / np.maximum(squares[:, 1], np.finfo(float).tiny))
     total_error, total_norm = squares.sum(0)
     relative = float(np.sqrt(total_error / max(total_norm, np.finfo(float).tiny)))

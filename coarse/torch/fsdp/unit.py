@@ -1,4 +1,4 @@
-"""One sharded unit: where its bytes come from, what is kept of it, and the two collectives that FSDP2 calls."""
+"""Sharded unit: the sources of its bytes, its caches, and the two collectives that FSDP2 calls."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 
 class TransferListener(Protocol):
-    """What is told of a unit's transfers."""
+    """Listener that is told of a unit's transfers."""
 
     def now_s(self) -> float:
-        """Seconds on its clock."""
+        """Return the seconds on its clock."""
         ...
 
     def on_gather(self, what: str, how: Gather, pending: Pending) -> None:
-        """A gather was submitted."""
+        """Note a gather that was submitted."""
         ...
 
     def on_reduced(self, what: str, submitted_s: float) -> None:
-        """A reduce-scatter has ended."""
+        """Note a reduce-scatter that has ended."""
         ...
 
 
 class ShardedUnit:
-    """What is gathered together, in one mode, by one group of workers."""
+    """Parameters that are gathered together, in one mode, by one group of workers."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class ShardedUnit:
         self._reads = reads
         self._given_name = name
         self.call = call
-        """Which call of `fully_shard` it came from, alike on all workers that took part in it."""
+        """Call of `fully_shard` that it came from, named equally on all workers that took part in it."""
         self.identity = f"{name} of {call}"
-        """What tells it from other units of its size: its call, then its name in the tree once that is known. Every
-        transfer says it, so that workers that mean other units find out."""
+        """Name that tells it from other units of its size: its call, then its name in the tree once that is known.
+        Every transfer states it, so that workers that mean other units find out."""
         self.fsdp = fsdp
         self.sharding = sharding
         self.group = group
         is_narrowed = any(gather.bits == 8 for _, gather in gathers(sharding))
         self.quantisation = QuantisationError() if is_narrowed else None
-        """What int8 gathers cost; None where they are exact."""
+        """Error of int8 gathers; None where gathers are exact."""
         self.recorder: TransferListener | None = None
-        """Is told of transfers, while somebody records them."""
+        """Listener that is told of transfers, while they are recorded."""
         self._transfers = Transfers(group)
         self._replicas = replicas
         self._account = account
@@ -81,27 +81,31 @@ class ShardedUnit:
         self._buffer: NodeBuffer | None = None
         self._secondary: torch.Tensor | None = None
         self._mark_outside: Mark | None = None
-        """The mark of the shards when they were last gathered outside of any forward."""
+        """Mark of the shards when they were last gathered outside of any forward."""
         self._served_versions: tuple[int, ...] = ()
         """Versions of the shards whose values a forward would meet now."""
         fsdp.use(_AllGather(self), _ReduceScatter(self))
 
     @property
     def name(self) -> str:
-        """What errors, counters and traces call it: a module's name, from the root where that is known."""
+        """Name in errors, counters and traces: a module's, from the root where that is known."""
         return self._given_name or self.fsdp.qualified_name or "root"
 
     # --- what is kept
 
     def take_buffer(self, nbytes: int) -> None:
-        """Have a node buffer of `nbytes`; called alike by all members. CapacityError on all of them."""
+        """Take a node buffer of `nbytes`; all members make the same call.
+
+        Raises:
+            CapacityError: on all of them, if there is no room.
+        """
         self.release_buffer()
         self._buffer = self.group.node_buffer(
             f"the gathered parameters of {self.name}", nbytes, alike=self.identity
         )
 
     def release_buffer(self) -> None:
-        """Give the node buffer back; called alike by all members."""
+        """Give the node buffer back; all members make the same call."""
         if self._buffer is not None:
             self._cache.on_changed()
             self._buffer.release()
@@ -109,33 +113,36 @@ class ShardedUnit:
 
     @property
     def is_trainable(self) -> bool:
-        """Return whether it has parameters that are trained."""
+        """True if it has parameters that are trained."""
         return self.fsdp.trainable_nbytes() > 0
 
     @property
     def keeps(self) -> Keeps:
-        """Return what the mode keeps of it."""
+        """Part of it that the mode keeps."""
         return keeps_of(self.sharding, is_trainable=self.is_trainable)
 
     @property
     def is_clean(self) -> bool:
-        """Whether what is kept equals the parameters."""
+        """True if the kept values equal the parameters."""
         return self._cache.is_clean
 
     # --- changes
 
     def mark(self) -> Mark:
-        """The mark of this worker's shards now; without a checksum where nothing is kept that could be stale."""
+        """Return the mark of this worker's shards now.
+
+        It has no checksum where nothing is kept that could be stale.
+        """
         shards = self.fsdp.shards() if self.keeps is not Keeps.NOTHING or self.fsdp.is_gathered() else ()
         self._served_versions = self.fsdp.versions()
         return Mark(self._served_versions, checksum(shards))
 
     def require_current(self) -> None:
-        """Return where this unit's forward meets the values that its shards have.
+        """Return where this unit's forward meets the values that its shards have, or raise.
 
         Raises:
-            ConfigError: they were written to after the forward of the whole tree had begun, and what it would meet was
-                gathered before.
+            ConfigError: shards were written to after the forward of the whole tree had begun, and the values that the
+                unit's forward would meet were gathered before.
         """
         is_kept = self.is_clean and reuses_in_forward(self.sharding, is_trainable=self.is_trainable)
         if (is_kept or self.fsdp.is_gathered()) and self.fsdp.versions() != self._served_versions:
@@ -145,12 +152,12 @@ class ShardedUnit:
             )
 
     def differs_from_outside(self, mark: Mark) -> bool:
-        """Whether what was gathered outside of a forward had another mark."""
+        """Return whether a gather outside of a forward had another mark."""
         outside, self._mark_outside = self._mark_outside, None
         return outside is not None and outside != mark
 
     def on_changed(self) -> None:
-        """Some worker's shard has changed: nothing that was gathered before may be used."""
+        """Drop all that was gathered before, as some worker's shard has changed."""
         self._cache.on_changed()
         if self.fsdp.is_gathered():
             self.fsdp.drop_gathered()
@@ -160,13 +167,13 @@ class ShardedUnit:
     def allocate(
         self, size: Sequence[int], dtype: torch.dtype, device: torch.device, kind: MemoryKind
     ) -> torch.Tensor:
-        """A buffer for a collective, counted as `kind`."""
+        """Return a buffer for a collective, counted as `kind`."""
         if self._account is None:
             return empty_on(device, size, dtype)
         return self._account.empty(torch.Size(size).numel(), dtype=dtype, device=device, kind=kind)
 
     def gather(self, out: torch.Tensor, own: torch.Tensor) -> PendingWork:
-        """Fill `out`, (p*n,), with the unit, of which `own`, (n,), is this worker's shard; returns at once."""
+        """Fill `out`, (p*n,), with the unit, of which `own`, (n,), is this worker's shard; return at once."""
         in_backward = is_in_backward()
         if self.keeps is Keeps.HOST_COPY and (self._buffer is None or self._buffer.nbytes < out.nbytes):
             self.take_buffer(out.nbytes)  # parameters were given another type
@@ -187,7 +194,7 @@ class ShardedUnit:
         return Gather(self.sharding.gather(Use()).source)
 
     def _is_from_shards(self, how: Gather) -> bool:
-        """Return whether a gather takes the parameters themselves, and not what was kept of them."""
+        """Return whether a gather takes the parameters themselves, and not kept copies of them."""
         return how.source is Source.ALL or (how.source is Source.NODE and self.sharding.mesh_dims == 2)
 
     def _work(self, how: Gather, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
@@ -205,7 +212,7 @@ class ShardedUnit:
         return work.then(lambda: self._keep_part(out)) if how.keep is Keeps.SECOND_SHARDS else work
 
     def _gather(self, how: Gather, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
-        """Gather from all of the group, as it is or as int8."""
+        """Gather from all of the group, in the parameters' type or as int8."""
         if how.bits == 16 or self.quantisation is None or not out.is_floating_point():
             return self._transfers.gather(out, own, what, self.identity)
         sent = quantise(own)
@@ -231,7 +238,7 @@ class ShardedUnit:
         self._secondary.copy_(part)
 
     def reduce(self, out: torch.Tensor, full: torch.Tensor) -> None:
-        """The sum of all workers' `full`, (p*n,), of this worker's place into `out`, (n,); returns when it is there."""
+        """Sum all workers' `full`, (p*n,), of this worker's place into `out`, (n,); return when it is there."""
         what = Phase.REDUCE_SCATTER.of(self.name)
         begin_s = self.recorder.now_s() if self.recorder is not None else 0.0
         alike = f"{self.identity}, of parameters {self.fsdp.reduced_parameters()}"
@@ -243,38 +250,38 @@ class ShardedUnit:
 
 
 def units_of(model: nn.Module) -> list[ShardedUnit]:
-    """The units of a model that `fully_shard` has sharded, the outer ones first."""
+    """Return the units of a model that `fully_shard` has sharded, the outer ones first."""
     found = (bound_to(module) for module in model.modules())
     return list(dict.fromkeys(unit for unit in found if isinstance(unit, ShardedUnit)))
 
 
 class _AllGather:
-    """FSDP2's AllGather of one unit."""
+    """AllGather of FSDP2 for one unit."""
 
     def __init__(self, unit: ShardedUnit) -> None:
         self._unit = unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """See torch's Comm."""
+        """Return a counted buffer for the gathered unit; see torch's Comm."""
         return self._unit.allocate(size, dtype, device, MemoryKind.GATHERED)
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work:
-        """Starts the gather; FSDP2 waits for the Work whether it asked for one or not."""
+        """Start the gather; FSDP2 waits for the Work, asked for or not."""
         if group.size() != self._unit.group.size:  # reshard_after_forward=n: in backward by n workers
             return gather_by_torch(output_tensor, input_tensor, group)
         return self._unit.gather(output_tensor, input_tensor)
 
 
 class _ReduceScatter:
-    """FSDP2's ReduceScatter of one unit, whose output becomes gradients at once."""
+    """ReduceScatter of FSDP2 for one unit, whose output becomes gradients at once."""
 
     def __init__(self, unit: ShardedUnit) -> None:
         self._unit = unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """See torch's Comm."""
+        """Return a counted buffer for gradients; see torch's Comm."""
         return self._unit.allocate(size, dtype, device, MemoryKind.GRADIENTS)
 
     def __call__(
@@ -285,5 +292,5 @@ class _ReduceScatter:
         op: dist.ReduceOp | dist.ReduceOp.RedOpType,
         async_op: bool = False,
     ) -> None:
-        """Sums; FSDP2 divides."""
+        """Sum the gradients; FSDP2 divides."""
         self._unit.reduce(output_tensor, input_tensor)

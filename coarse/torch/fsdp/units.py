@@ -1,4 +1,4 @@
-"""Which modules of a model are gathered together: repeated blocks, and adapters beside their frozen base."""
+"""Modules of a model that are gathered together: repeated blocks, and adapters beside a frozen base."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ class PlannedUnit:
 
 
 def plan_units(model: nn.Module, units: Units) -> list[PlannedUnit]:
-    """The units of a model in the order in which FSDP2 must be called: from within, the root last.
+    """Return a model's units in the order in which FSDP2 must be called: inner ones first, the root last.
 
     Args:
-        units: classes of modules, or a function that says of a module whether it is a unit. None finds repeated blocks,
-            unless parts of the model are units already. Of a compiled module the wrapper is the unit.
+        model: the model.
+        units: classes of modules, or a function that tells whether a module is a unit. None finds repeated blocks,
+            unless parts of the model are units already. For a compiled module the wrapper is the unit.
 
     Raises:
-        ConfigError: what is given finds no unit, or one that cannot be one.
+        ConfigError: `units` finds no unit, or one that cannot be one.
     """
     blocks = chosen_blocks(model, units)
     planned: list[PlannedUnit] = []
@@ -43,7 +44,7 @@ def plan_units(model: nn.Module, units: Units) -> list[PlannedUnit]:
 
 
 def chosen_blocks(model: nn.Module, units: Units) -> list[tuple[str, nn.Module]]:
-    """Blocks with their names, outer before inner, without the root."""
+    """Return blocks with their names, outer before inner, without the root."""
     if units is None:
         found = [] if any(is_sharded(module) for module in model.modules()) else list(repeated_blocks(model))
     else:
@@ -72,7 +73,7 @@ def _predicate(units: Sequence[type[nn.Module]] | Callable[[nn.Module], bool]) -
 
 
 def repeated_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules of a class that a container has at least twice, outermost only, in order.
+    """Yield modules of a class that a container has at least twice, outermost only, in order.
 
     Modules without children count where the container is a ModuleList or the model itself: the layers of an MLP, but
     not the two linear layers in the Sequential of a larger block.
@@ -103,12 +104,12 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def can_run(module: nn.Module) -> bool:
-    """Whether a module has a forward of its own, whose hooks gather it."""
+    """Return whether a module has a forward of its own, whose hooks gather it."""
     return type(module).forward is not nn.Module.forward
 
 
 def _shares_outside(model: nn.Module, block: nn.Module) -> bool:
-    """Whether a parameter of a block is tied to one elsewhere: then the root gathers both."""
+    """Return whether a parameter of a block is tied to one elsewhere: then the root gathers both."""
     inside = {id(module) for module in block.modules()}
     own = {id(parameter) for parameter in block.parameters()}
     for module in model.modules():
@@ -120,7 +121,7 @@ def _shares_outside(model: nn.Module, block: nn.Module) -> bool:
 
 
 def _with_adapters(name: str, block: nn.Module, others: Sequence[nn.Module]) -> Iterator[PlannedUnit]:
-    """A block, and before it one unit of its trainable modules where the rest of it is frozen."""
+    """Yield a block, and before it one unit of its trainable modules where the rest of it is frozen."""
     adapters = _adapters(block, others)
     if adapters:
         yield PlannedUnit(f"{name}.adapters" if name else "adapters", adapters)
@@ -128,10 +129,10 @@ def _with_adapters(name: str, block: nn.Module, others: Sequence[nn.Module]) -> 
 
 
 def _adapters(block: nn.Module, others: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
-    """Return modules within a block, not within `others`, whose parameters are all trainable, where others are frozen.
+    """Return trainable modules within a block, not within `others`, where other modules are frozen.
 
-    None within a compiled module is among them, nor of nn.MultiheadAttention, which uses the parameters of its parts
-    without calling them.
+    All parameters of such a module are trainable. None within a compiled module is among them, nor of
+    nn.MultiheadAttention, which uses the parameters of its parts without calling them.
     """
     within = {id(module) for module in block.modules() if module is not block}
     inner = [other for other in others if id(other) in within]
@@ -163,7 +164,7 @@ def _adapters(block: nn.Module, others: Sequence[nn.Module]) -> tuple[nn.Module,
 
 
 def _tied(owners: Sequence[tuple[nn.Module, list[nn.Parameter]]]) -> set[int]:
-    """Parameters that several modules own."""
+    """Return the parameters that several modules own."""
     counts = Counter(id(parameter) for _, own in owners for parameter in own)
     return {parameter for parameter, count in counts.items() if count > 1}
 
@@ -175,7 +176,7 @@ def _sharded_twice(name: str) -> ConfigError:
 
 
 def require_one_mode(modules: Sequence[nn.Module], sharding: Sharding) -> None:
-    """Return where what is sharded within these modules already is of a mode that goes with this one.
+    """Return where modules sharded within these already are of a mode that goes with this one, or raise.
 
     Raises:
         ConfigError: a mode in which workers meet for gathers within one in which they do not, or the other way round.
@@ -192,6 +193,6 @@ def require_one_mode(modules: Sequence[nn.Module], sharding: Sharding) -> None:
 
 
 def require_unsharded(model: nn.Module) -> None:
-    """ConfigError where the model itself is sharded already."""
+    """Raise ConfigError where the model itself is sharded already."""
     if is_sharded(model):
         raise _sharded_twice(f"this {type(model).__name__}")

@@ -1,1 +1,1 @@
-"""Groups of workers: process sets, what they communicate by, and objects and parameters among them."""
+"""Groups of workers: process sets, their communication, and objects and parameters among them."""

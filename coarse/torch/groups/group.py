@@ -1,4 +1,4 @@
-"""What a process set communicates by: collectives whose ranks tell one another first what they call."""
+"""Group of a process set: collectives whose ranks first tell one another their calls."""
 
 import json
 import zlib
@@ -27,15 +27,16 @@ from coarse.torch.on_gpu import use_in_this_stream
 
 T = TypeVar("T")
 _TEXT_BYTES = 512
-"""Room for what a rank says of its call where ranks differ."""
+"""Bytes for a rank's text about its call where ranks differ."""
 _NUM_FACTS = 5
-"""What a member tells of a call beside its counts; nothing but zeros where it calls a barrier, or sums sparse ones."""
+"""Number of facts that a member tells of a call beside its counts; all are zeros for a barrier, or a sum of sparse
+tensors."""
 _HAS_FACTS = 1
-"""The first of them."""
+"""First of these facts."""
 
 
 class Arriving(Generic[T]):
-    """A call's result, which its steps leave in a list."""
+    """Result of a call, which its steps leave in a list."""
 
     def __init__(self, pending: Pending, found: list[T], waited_for: Callable[[], None]) -> None:
         self._pending = pending
@@ -43,11 +44,15 @@ class Arriving(Generic[T]):
         self._waited_for = waited_for
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return self._pending.has_come()
 
     def wait(self, timeout: float | None = None) -> T:
-        """The result; StallError after `timeout` seconds."""
+        """Return the result.
+
+        Raises:
+            StallError: it took longer than `timeout` seconds.
+        """
         try:
             self._pending.wait(float("inf") if timeout is None else timeout)
         finally:
@@ -61,7 +66,7 @@ class Arriving(Generic[T]):
 
 
 class Group:
-    """The members of a process set. Calls are matched by their order, which must be the same on all of them.
+    """Members of a process set, whose calls are matched by their order, equal on all of them.
 
     Raises:
         InFlightError: a name is used again before its last call, or one after it, was waited for.
@@ -80,13 +85,13 @@ class Group:
         self._names = OrderedNames(worker)
 
     def close(self) -> None:
-        """Nothing will be called any more."""
+        """Close the group; nothing will be called any more."""
         self._lane.close()
 
     def reduce_in_place(
         self, tensor: torch.Tensor, operation: Operation, key: str, timeout: timedelta | None = None
     ) -> Arriving[torch.Tensor]:
-        """The members' tensors combined, written into each one's; `timeout` in place of stall_timeout_s."""
+        """Combine the members' tensors into each one's; `timeout` stands in place of stall_timeout_s."""
         require_dense([tensor], key)
         real, reduction = reduction_of(tensor, operation)
         copies = Copies()
@@ -98,7 +103,7 @@ class Group:
         return self._alike(tensor, key, statement, combine, joint, copies, target, timeout)
 
     def copy_from(self, root: int, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
-        """The tensor of the member `root`, written into the others'."""
+        """Copy the tensor of the member `root` into the others'."""
         require_dense([tensor], key)
         copies = Copies()
         target = copies.target(tensor, is_read=root == self._rank)
@@ -108,7 +113,7 @@ class Group:
         return self._alike(tensor, key, statement, copy, joint, copies, target)
 
     def gather_rows(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
-        """All members' tensors end to end along the first dimension, in which alone they may differ."""
+        """Gather all members' tensors end to end along the first dimension, in which alone they may differ."""
         require_dense([tensor], key)
         own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
         copies = Copies()
@@ -128,9 +133,9 @@ class Group:
     def exchange_rows(
         self, tensor: torch.Tensor, splits: Sequence[int], key: str
     ) -> Arriving[tuple[torch.Tensor, torch.Tensor]]:
-        """Rows for every member: `splits[r]` of them to member r. What came, in order of rank, and how many from each.
+        """Exchange rows: `splits[r]` of them go to member r.
 
-        The number of rows received is (size,) int64.
+        The result is the rows that came, in order of rank, and the number from each, (size,) int64.
         """
         require_dense([tensor], key)
         own, copies = tensor.detach(), Copies()
@@ -151,8 +156,10 @@ class Group:
         return self._submit(key, steps, Joint(CollectiveKind.ALL_TO_ALL, own.nbytes, parts=parts))
 
     def reduce_rows(self, tensor: torch.Tensor, operation: Operation, key: str) -> Arriving[torch.Tensor]:
-        """The members' tensors combined, of which each keeps its rows: equally many, of the rest one more each of the
-        first members."""
+        """Combine the members' tensors, of which each member keeps its rows.
+
+        Rows are divided equally, and each of the first members gets one more of the rest.
+        """
         require_dense([tensor], key)
         own, copies = tensor.detach(), Copies()
         mine, rows = copies.read(own), rows_of(own.shape[0], self._size)
@@ -175,7 +182,7 @@ class Group:
         return self._submit(key, steps, combined(CollectiveKind.REDUCE_SCATTER, mine, reduction))
 
     def sum_sparse(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
-        """The sum of the members' sparse COO tensors, written into each one's."""
+        """Sum the members' sparse COO tensors into each one's."""
         own = summand(tensor, Operation.SUM)
 
         def steps(found: list[torch.Tensor]) -> Steps:
@@ -193,11 +200,10 @@ class Group:
         *,
         divisor: int = 1,
     ) -> Arriving[list[torch.Tensor | None]]:
-        """The sum of each tensor that some members have as a sparse COO one, divided and coalesced; None in place of
-        all others.
+        """Sum each tensor that some members have as a sparse COO one, divided and coalesced.
 
-        A member without a tensor gives None, and in `like` a dense one of its shape and type. It takes what time it
-        takes: who has waited too long waits again.
+        The result has None in place of all others. A member without a tensor gives None, and in `like` a dense one of
+        its shape and type. The call has no time limit: a member that has waited too long waits again.
         """
         own = [settled(tensor) for tensor in tensors]
 
@@ -211,7 +217,10 @@ class Group:
         self._barrier("barrier", self._timeout).wait()
 
     def meet(self, key: str) -> Arriving[None]:
-        """A barrier under way. It takes what time it takes: who has waited too long waits again."""
+        """Begin a barrier.
+
+        It has no time limit: a member that has waited too long waits again.
+        """
         return self._barrier(key, timedelta.max)
 
     # --- within
@@ -234,7 +243,7 @@ class Group:
         target: Target,
         timeout: timedelta | None = None,
     ) -> Arriving[torch.Tensor]:
-        """A call whose members give tensors of one shape, into which `target` brings the result."""
+        """Begin a call whose members give tensors of one shape, into which `target` brings the result."""
         own, rows = tensor.detach(), tensor.shape[0] if tensor.dim() else 1
         target.note_overwritten()
 
@@ -260,7 +269,7 @@ class Group:
     def _meet(
         self, statement: CallStatement, key: str, own: torch.Tensor, counts: Sequence[int], *, are_equal: bool = False
     ) -> Generator[Awaited, None, np.ndarray]:
-        """Tell all members of a call, once; all of their counts, (size, size) int64, zeros where there are fewer.
+        """Tell all members of a call, once; return all counts, (size, size) int64, with zeros where absent.
 
         `are_equal`: members must have the same counts.
         """
@@ -276,7 +285,7 @@ class Group:
         return told[:, _NUM_FACTS:]
 
     def _differ(self, key: str, own: torch.Tensor) -> Steps:
-        """Raise MismatchError with what each member calls."""
+        """Raise MismatchError with the call of each member."""
         said = f"{key!r} with {element_label(own)}{list(own.shape)}".encode()[:_TEXT_BYTES]
         text = np.zeros(_TEXT_BYTES, np.uint8)
         text[: len(said)] = np.frombuffer(said, np.uint8)
@@ -291,8 +300,10 @@ class Group:
         )
 
     def _gather_padded(self, mine: np.ndarray, row_bytes: int, rows: Sequence[int], out: np.ndarray) -> Steps:
-        """Fill out (uint8) with all members' rows, of which `mine` (uint8) are this one's, padded on the way to as many
-        as the one with most has."""
+        """Fill out (uint8) with all members' rows, of which `mine` (uint8) are this one's.
+
+        They are padded on the way to the number of the member with most.
+        """
         padded = np.zeros((self._size, max(rows) * row_bytes), np.uint8)
         padded[self._rank, : mine.size] = mine
         yield from self._lane.steps.all_gather(padded.reshape(-1), padded[self._rank], -1, has_met=True)
@@ -304,7 +315,10 @@ class Group:
 
 
 def rows_of(num_rows: int, num_ranks: int) -> list[int]:
-    """How many rows each rank gets of a reducescatter: equally many, of the rest the first ranks one more each."""
+    """Return the number of rows that each rank gets of a reducescatter.
+
+    They are divided equally, and each of the first ranks gets one more of the rest.
+    """
     few, more = divmod(num_rows, num_ranks)
     return [few + (rank < more) for rank in range(num_ranks)]
 

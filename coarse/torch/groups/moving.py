@@ -1,4 +1,4 @@
-"""Rows of all members gathered, and one member's tensor copied to the others: what moves and is not added."""
+"""Collectives that move and do not add: a gather of all members' rows, and a broadcast of one tensor."""
 
 import torch
 
@@ -11,7 +11,7 @@ from coarse.torch.handles import Waitable
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Waitable[torch.Tensor]:
-    """Start an allgather: all members' tensors end to end along the first dimension, in which alone they may differ.
+    """Start an allgather: tensors end to end along the first dimension, in which alone they may differ.
 
     Raises (in `wait`):
         MismatchError: types or other dimensions differ, or members make different calls (on all members).
@@ -23,7 +23,9 @@ def allgather_async(
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Waitable[torch.Tensor]:
-    """Start a broadcast of the root's values into every member's tensor; don't touch it until `wait` has returned.
+    """Start a broadcast of the root's values into every member's tensor.
+
+    Don't touch the tensor until `wait` has returned.
 
     `root_rank` is a `coarse.rank()`, in a process set too. Calls are matched by their order; `name` is for people.
 

@@ -18,22 +18,22 @@ class TorchTensors:
     """Tensors of torch among plain values; see Tensors."""
 
     def kind_of(self, value: object) -> list[Any] | None:
-        """See Tensors."""
+        """Return the type and shape of a dense tensor; None for another value."""
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             return [str(value.dtype).removeprefix("torch."), list(value.shape)]
         return None
 
     def blank(self, kind: list[Any]) -> torch.Tensor:
-        """See Tensors."""
+        """Return an uninitialised tensor of a type and shape on the host."""
         dtype, shape = kind
         return torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
 
     def of_bytes(self, array: np.ndarray) -> torch.Tensor:
-        """See Tensors."""
+        """Return a tensor over these bytes."""
         return torch.from_numpy(array)
 
     def bytes_of(self, tensor: torch.Tensor) -> np.ndarray:
-        """See Tensors."""
+        """Return the bytes of a tensor on the host."""
         return bytes_of(on_host(tensor).contiguous())
 
 
@@ -48,9 +48,9 @@ loads = partial(plain.loads, own=TENSORS)
 def broadcast_object(
     obj: Plain = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Plain:
-    """The root's value on every rank: the root's own object there, equal ones elsewhere, with tensors on the host.
+    """Return the root's value on every rank: its own object there, equal ones elsewhere.
 
-    Calls are matched by their order; `name` is for errors.
+    Tensors are on the host. Calls are matched by their order; `name` is for errors.
 
     Raises:
         TypeError: the root's value holds something that is no plain value (on all ranks).
@@ -72,7 +72,7 @@ def broadcast_object(
 def allgather_object(
     obj: Plain, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Plain]:
-    """Every member's value, in order of rank; see broadcast_object.
+    """Return every member's value, in order of rank; see broadcast_object.
 
     Raises:
         TypeError: a value that holds something that is no plain value (on all members).
@@ -87,7 +87,7 @@ def allgather_object(
 
 
 def _sealed(obj: Plain, name: str | None) -> bytes:
-    """What travels of a rank's value: its bytes, or why it has none."""
+    """Return the bytes that travel of a rank's value: its own, or the reason why it has none."""
     try:
         return b"\0" + dumps(obj, name or "the object")
     except TypeError as error:
@@ -95,7 +95,11 @@ def _sealed(obj: Plain, name: str | None) -> bytes:
 
 
 def _unsealed(received: torch.Tensor, call: str) -> bytes:
-    """A value's bytes, of what `_sealed` made; the same TypeError on all ranks where it has none."""
+    """Return a value's bytes, from those of `_sealed`.
+
+    Raises:
+        TypeError: it has none; the error is the same on all ranks.
+    """
     blob = received.numpy().tobytes()
     if blob[:1] == b"\1":
         raise TypeError(f"rank {current().client_index}: {call}: {blob[1:].decode()}")

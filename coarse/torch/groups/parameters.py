@@ -1,4 +1,4 @@
-"""A model's parameters from one rank to the others."""
+"""Broadcast of a model's parameters from one rank to the others."""
 
 from collections.abc import Mapping
 
@@ -48,7 +48,7 @@ def broadcast_parameters(
 def require_same_among(process_set: ProcessSet, entries: Entries, what: str) -> None:
     """Raise MismatchError on every member, naming the first entry at fault, unless all members' are equal.
 
-    See alike.require_same.
+    For all workers it is `require_same` of coarse.parallel.data.alike.
     """
     if process_set is global_process_set:
         require_same(entries, what)

@@ -19,24 +19,28 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 
 class ProcessSet:
-    """Workers of these ranks, in ascending order; to be added by `add_process_set` before its first use."""
+    """Workers of these ranks, in ascending order, to be added by `add_process_set` before the first use."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks: list[int] | None = sorted(int(rank) for rank in ranks)
-        """`coarse.rank()` of its members; None for all workers."""
+        """Ranks (`coarse.rank()`) of its members; None for all workers."""
         self.process_set_id: int | None = None
-        """0 for all workers; None while it is not added."""
+        """Number of the set: 0 for all workers; None while it is not added."""
 
     def included(self) -> bool:
-        """Whether this worker is a member."""
+        """Return whether this worker is a member."""
         return current().client_index in members_of(self)
 
     def size(self) -> int:
-        """How many members it has."""
+        """Return the number of members."""
         return len(members_of(self))
 
     def rank(self) -> int:
-        """This worker's number among the members; ValueError where it is none."""
+        """Return this worker's number among the members.
+
+        Raises:
+            ValueError: it is no member.
+        """
         members, worker = members_of(self), current().client_index
         if worker not in members:
             raise ValueError(f"rank {worker}: process set {self} does not include this rank; ask included() first")
@@ -47,18 +51,18 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet(())
-"""All workers."""
+"""Set of all workers."""
 global_process_set.ranks = None
 global_process_set.process_set_id = 0
 
 
 @dataclass
 class _Sets:
-    """The process sets of a runtime."""
+    """Process sets of a runtime."""
 
     added: dict[int, ProcessSet] = field(default_factory=dict)
     groups: dict[int, "Group"] = field(default_factory=dict)
-    """By number of the set, what it communicates by."""
+    """Group by which the members communicate, by the number of the set."""
     num_added: int = 0
 
 
@@ -66,7 +70,7 @@ _sets: "WeakKeyDictionary[Runtime, _Sets]" = WeakKeyDictionary()
 
 
 def members_of(process_set: ProcessSet) -> tuple[int, ...]:
-    """`coarse.rank()` of the members, ascending."""
+    """Return `coarse.rank()` of the members, ascending."""
     if process_set.ranks is None:
         return tuple(range(current().placement.num_clients))
     return tuple(process_set.ranks)
@@ -97,13 +101,16 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> None:
-    """As coarse.init; workers open at once what they communicate by among themselves, for which all have come."""
+    """Initialise as coarse.init does; workers also open their common group, for which all have come."""
     session.init(config)
     group_of(global_process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget a process set, on all workers; whether it was known. What is under way in it is given up."""
+    """Forget a process set, on all workers; return whether it was known.
+
+    Calls under way in it are given up.
+    """
     sets = _sets.setdefault(current(), _Sets())
     number = process_set.process_set_id
     if number is None or sets.added.get(number) is not process_set:
@@ -125,12 +132,12 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def key_among(process_set: ProcessSet, kind: str, name: str | None) -> str:
-    """What the members call a call of a kind; without a name, by how many they made."""
+    """Return the members' key of a call of a kind; without a name, it has the number of such calls."""
     return named(kind, name, f"process set {process_set.process_set_id}")[0]
 
 
 def group_of(process_set: ProcessSet) -> "Group":
-    """What the members communicate by.
+    """Return the group by which the members communicate.
 
     Raises:
         ConfigError: the set was not added.
