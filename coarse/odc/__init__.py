@@ -1,1 +1,1 @@
-"""On-demand communication: workers gather what they need when they need it, and add gradients where they lie (ODC)."""
+"""On-demand communication (ODC): workers gather units when they need them, and add gradients in place."""

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Costs of on-demand communication; sizes are OdcSizes, and None of records that a device sends.
+"""Costs of on-demand communication; sizes are OdcSizes, and None for records that a device sends.
 
 A worker writes publications and pieces to its own device's memory, and each device hears of the rows that it adds or
 sends on once these are there. Rows in another device's memory are fetched before they are added. A worker reads shards
@@ -72,7 +72,7 @@ def _add_in_order(step: OdcAddInOrder, sizes: OdcSizes) -> Cost:
 
 
 def _added(sources: list[Spot | None], nbytes: int, sizes: OdcSizes) -> Cost:
-    """Cost of adding rows; None of one that has come in a message."""
+    """Return the cost of adding rows; a source of None has come in a message."""
     far = [source.device for source in sources if source is not None and source.device != sizes.device]
     return Cost(Way.ADDS, len(sources) * nbytes, fetched=tuple((device, nbytes) for device in far))
 
@@ -112,4 +112,4 @@ COSTS: Costs = {
     OdcRead: _read,
     OdcTake: _take,
 }
-"""Records that travel by OdcSend cost what it does."""
+"""Cost of each record and step; a record that travels by OdcSend costs as that step."""

@@ -1,10 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
-"""What all ranks know of a model under on-demand communication (ODC): its units, who has which rows, where bytes lie.
+"""Layout of a model under on-demand communication (ODC): its units, owners of rows, places of bytes.
 
-[Note: agents] Every node has a place for each owner's shards and sums. Of an owner on the node it is the owner's own
-region. For one elsewhere it lies, where units are kept on the node, in the region of a member that was dealt it, the
-owner's agent there, and that member's device fills and empties it. Of units that are not kept a worker has landing
-places of its own.
+All ranks know it.
+
+[Note: agents] Every node has a place for each owner's shards and sums. For an owner on the node it is the owner's own
+region. For one elsewhere it lies, where units are kept on the node, in the region of a member to which the owner was
+assigned, the owner's agent there, and that member's device fills and empties it. For units that are not kept a worker
+has its own landing places.
 """
 
 import json
@@ -19,35 +21,37 @@ from coarse.strategy.sharding import Sum
 
 _ALIGNMENT = 64
 NUM_LANDINGS = 2
-"""Units of other nodes that a worker may fetch at once where the node keeps none: one ahead."""
+"""Number of other nodes' units that a worker may fetch at once where the node keeps none: one ahead."""
 NO_TOKENS = -1.0
-"""What a worker says that does not say by how many tokens its losses were summed."""
+"""Statement of a worker that does not give the number of tokens over which its losses were summed."""
 EVERYTHING = -1
-"""Of `cache_bytes`: as much as it takes."""
+"""Value of `cache_bytes`: as many as are needed."""
 
 
 class OdcUnit(NamedTuple):
-    """What is fetched together."""
+    """Unit that is fetched as a whole."""
 
     shard_nbytes: int
-    """Of one owner, packed and padded, in the gathered type."""
+    """Bytes of one owner's shard, packed and padded, in the gathered type."""
     segments: tuple[int, ...]
     """Elements of an owner's row for each parameter that may have a gradient."""
     dtype: int
-    """Of gradients."""
+    """Type of gradients."""
 
     @property
     def num_elements(self) -> int:
-        """Of an owner's row."""
+        """Number of elements of an owner's row."""
         return sum(self.segments)
 
     def num_pushed(self, mask: int) -> int:
-        """Elements of an owner's row of a piece."""
+        """Return the number of elements of an owner's row of a piece."""
         return sum(count for place, count in enumerate(self.segments) if mask >> place & 1)
 
     def runs(self, mask: int, among: int) -> list[tuple[int, int, int]]:
-        """(Begin in the piece's row, begin in the sums' row, elements) of neighbouring parameters of a mask, which are
-        some of those that a piece has."""
+        """Return runs of a mask's neighbouring parameters, which are some of those that a piece has.
+
+        Each is (begin in the piece's row, begin in the sums' row, elements).
+        """
         found: list[tuple[int, int, int]] = []
         at_piece = at_sum = 0
         for place, count in enumerate(self.segments):
@@ -65,26 +69,26 @@ class OdcUnit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OdcDeclaration:
-    """A model, as all members state it."""
+    """Declaration of a model, as all members state it."""
 
     members: tuple[int, ...]
     """Clients, in the order of rows."""
     units: tuple[OdcUnit, ...]
     sum: Sum
     cache_bytes: int
-    """What a node may keep of other nodes' shards, and of sums for them; EVERYTHING."""
+    """Bytes that a node may keep of other nodes' shards, and of sums for them; EVERYTHING for no limit."""
     top: int
-    """Of int64 sums: values lie below 2**top."""
+    """Exponent of int64 sums: values lie below 2**top."""
     num_slots: int
-    """Pieces of one worker that may be under way."""
+    """Number of pieces of one worker that may be under way."""
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Return the declaration as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def of_text(cls, text: str) -> Self:
-        """What `to_text` gave."""
+        """Return the declaration of a text that `to_text` gave."""
         found = json.loads(text)
         units = tuple(OdcUnit(nbytes, tuple(segments), dtype) for nbytes, segments, dtype in found["units"])
         return cls(
@@ -93,13 +97,13 @@ class OdcDeclaration:
         )  # fmt: skip
 
     def sum_nbytes(self, unit: int) -> int:
-        """Bytes of one owner's sums of a unit."""
+        """Return the bytes of one owner's sums of a unit."""
         shape = self.units[unit]
         itemsize = 16 if self.sum is Sum.INT64 else DType(shape.dtype).accumulator.itemsize
         return shape.num_elements * itemsize
 
     def piece_nbytes(self, unit: int, mask: int) -> int:
-        """Bytes of one owner's row of a piece."""
+        """Return the bytes of one owner's row of a piece."""
         nbytes = self._piece_nbytes.get((unit, mask))
         if nbytes is None:
             shape = self.units[unit]
@@ -108,7 +112,7 @@ class OdcDeclaration:
 
     @cached_property
     def _piece_nbytes(self) -> dict[tuple[int, int], int]:
-        """Bytes by unit and mask, of those that were asked for: a model's passes have few masks."""
+        """Cache of bytes by unit and mask: a model's passes have few masks."""
         return {}
 
     @cached_property
@@ -119,7 +123,7 @@ class OdcDeclaration:
 
 
 class Spot(NamedTuple):
-    """Bytes in a device's memory."""
+    """Place of bytes in a device's memory."""
 
     device: int
     offset: int
@@ -127,20 +131,20 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """How one member's region of device memory is cut; offsets from its beginning, by unit unless said otherwise."""
+    """Division of one member's region of device memory: offsets from its beginning, by unit if not stated."""
 
     publications: tuple[int, ...]
     sums: tuple[int, ...]
     slots: tuple[int, ...]
     landings: tuple[int, ...]
     copies: dict[tuple[int, int], int]
-    """(Owner, unit) of the owners whose agent it is."""
+    """Offsets by (owner, unit) of the owners whose agent it is."""
     partial_sums: dict[tuple[int, int], int]
     nbytes: int
 
 
 class OdcLayout:
-    """Who has what where; pure arithmetic on a declaration and a placement."""
+    """Places of all shards and sums; pure arithmetic on a declaration and a placement."""
 
     def __init__(self, declaration: OdcDeclaration, placement: Placement) -> None:
         self.declaration = declaration
@@ -155,41 +159,41 @@ class OdcLayout:
     # --- who
 
     def position(self, member: int) -> int:
-        """Which row of a piece, and of a gathered unit, is a member's."""
+        """Return the number of a member's row in a piece, and in a gathered unit."""
         return self._position[member]
 
     def node_of(self, member: int) -> int:
-        """A member's node."""
+        """Return a member's node."""
         return self._nodes[member]
 
     def device_of(self, member: int) -> int:
-        """The device that serves a member's shards."""
+        """Return the device that serves a member's shards."""
         return self._proxies[member]
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """All that serve the model."""
+        """All devices that serve the model."""
         return tuple(sorted({self._proxies[member] for member in self.members}))
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """All that have members."""
+        """All nodes that have members."""
         return tuple(sorted(self._near))
 
     def near(self, node: int) -> tuple[int, ...]:
-        """Members on a node."""
+        """Return the members on a node."""
         return self._near[node]
 
     def far(self, node: int) -> tuple[int, ...]:
-        """Members elsewhere."""
+        """Return the members that are not on a node."""
         return self._far[node]
 
     def owners_at(self, device: int) -> tuple[int, ...]:
-        """Members whose shards a device serves."""
+        """Return the members whose shards a device serves."""
         return tuple(member for member in self.members if self._proxies[member] == device)
 
     def agent(self, node: int, owner: int) -> int:
-        """See [Note: agents]."""
+        """Return the agent of an owner on a node; see [Note: agents]."""
         if self._nodes[owner] == node:
             return owner
         near = self._near[node]
@@ -197,9 +201,9 @@ class OdcLayout:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """Units that every node keeps of its other nodes' owners: the first ones that there is room for.
+        """Units that every node keeps of other nodes' owners: the first ones that there is room for.
 
-        All are gathered equally often and gain alike by byte, so their order decides, as FCDP's does.
+        All are gathered equally often and gain equally by byte, so their order decides, as FCDP's does.
         """
         if not self.declaration.cache_bytes or len(self.nodes) == 1:
             return frozenset()
@@ -215,7 +219,7 @@ class OdcLayout:
     # --- what becomes of a piece
 
     def adds(self, device: int, client: int, unit: int) -> tuple[int, ...]:
-        """Owners for whom a device adds rows of a piece that lies in a slot of a worker of its node."""
+        """Return the owners for whom a device adds rows of a piece in a slot of a worker of its node."""
         node = self._nodes[client]
         near = [owner for owner in self.near(node) if self._proxies[owner] == device]
         if unit in self.kept:
@@ -223,7 +227,7 @@ class OdcLayout:
         return tuple(near)
 
     def sends(self, device: int, client: int, unit: int) -> dict[int, tuple[int, ...]]:
-        """By device of another node owners whose rows a device sends there."""
+        """Return the owners whose rows a device sends to other nodes, by their devices."""
         if unit in self.kept or self._proxies[client] != device:
             return {}
         found: dict[int, tuple[int, ...]] = {}
@@ -232,26 +236,26 @@ class OdcLayout:
         return found
 
     def told(self, client: int, unit: int) -> tuple[int, ...]:
-        """Devices of its node that a worker tells of a piece."""
+        """Return the devices of its node that a worker tells of a piece."""
         return tuple(
             device for device in self.devices_on(self._nodes[client])
             if self.adds(device, client, unit) or self.sends(device, client, unit)
         )  # fmt: skip
 
     def num_answers(self, client: int, unit: int) -> int:
-        """How many devices say that they have added rows of a piece."""
+        """Return the number of devices that answer that they have added rows of a piece."""
         near = self.devices_on(self._nodes[client])
         adding = sum(bool(self.adds(device, client, unit)) for device in near)
         return adding + len(self.sends(self._proxies[client], client, unit))
 
     def devices_on(self, node: int) -> tuple[int, ...]:
-        """Those of a node that serve members."""
+        """Return the devices of a node that serve members."""
         return tuple(sorted({self._proxies[member] for member in self.near(node)}))
 
     # --- where
 
     def region(self, member: int) -> Region:
-        """How a member's region is cut."""
+        """Return the division of a member's region."""
         return self._regions[member]
 
     @cached_property
@@ -279,14 +283,14 @@ class OdcLayout:
 
 
 class OdcSizes(NamedTuple):
-    """Sizes that costs want: of records that a device is told, and of steps that it carries out."""
+    """Sizes for the costs of a device's records, and of the steps that it carries out."""
 
     layout: OdcLayout
     device: int
 
 
 class _Cut:
-    """Takes aligned pieces, one behind another."""
+    """Allocator of aligned pieces, one behind another."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -304,28 +308,28 @@ def _aligned(nbytes: int) -> int:
 
 
 class Spots:
-    """Where everything lies, once it is known where each member's region begins."""
+    """Places of all bytes, once the offset of each member's region is known."""
 
     def __init__(self, layout: OdcLayout, bases: dict[int, int]) -> None:
-        """`bases`: by member the offset of its region in its device's memory."""
+        """Start with `bases`, by member the offset of its region in its device's memory."""
         self._layout = layout
         self._bases = bases
         self._sums: dict[tuple[int, int, int], Spot] = {}
-        """By node, owner and unit, those that were asked for."""
+        """Spots of sums by node, owner and unit, as far as they were asked for."""
 
     def published(self, owner: int, unit: int) -> Spot:
-        """An owner's publication."""
+        """Return the place of an owner's publication."""
         return self._spot(owner, self._layout.region(owner).publications[unit])
 
     def copy(self, node: int, owner: int, unit: int) -> Spot:
-        """Where a node reads an owner's shard from."""
+        """Return the place from which a node reads an owner's shard."""
         agent = self._layout.agent(node, owner)
         if agent == owner:
             return self.published(owner, unit)
         return self._spot(agent, self._layout.region(agent).copies[owner, unit])
 
     def sums(self, node: int, owner: int, unit: int) -> Spot:
-        """Where a node adds pieces for an owner."""
+        """Return the place in which a node adds pieces for an owner."""
         spot = self._sums.get((node, owner, unit))
         if spot is None:
             agent = self._layout.agent(node, owner)
@@ -335,13 +339,13 @@ class Spots:
         return spot
 
     def landed(self, client: int, unit: int, landing: int, owner: int) -> Spot:
-        """Where an owner's shard lies that a worker has fetched for itself."""
+        """Return the place of an owner's shard that a worker has fetched for itself."""
         row = self._layout.far(self._layout.node_of(client)).index(owner)
         offset = self._layout.region(client).landings[landing] + row * self._layout.declaration.units[unit].shard_nbytes
         return self._spot(client, offset)
 
     def row(self, client: int, unit: int, mask: int, slot: int, owner: int) -> Spot:
-        """An owner's row of a piece."""
+        """Return the place of an owner's row of a piece."""
         row_nbytes = self._layout.declaration.piece_nbytes(unit, mask)
         return self._spot(client, self._layout.region(client).slots[slot] + self._layout.position(owner) * row_nbytes)
 

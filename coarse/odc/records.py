@@ -1,10 +1,10 @@
 # Pure: no MPI, threads, clock or environment.
-"""The records of on-demand communication (ODC): publications, fetches, pieces of gradients, and the end of a minibatch.
+"""Records of on-demand communication (ODC): publications, fetches, gradients, ends of minibatches.
 
-[Note: who tells whom] A worker tells its own device of what it publishes and that it has ended a minibatch; that device
-tells the others. Pieces are announced to every device that adds some of their rows, as the layout says that all
-compute alike (coarse/odc/layout.py). Between devices of different nodes, OdcRows, OdcShards and OdcSums have bytes
-behind them.
+[Note: who tells whom] A worker tells its own device of its publications and of the end of its minibatch; that device
+tells the others. Pieces of gradients are announced to every device that adds some of their rows, as the layout says
+that all compute equally (coarse/odc/layout.py). Between devices of different nodes, OdcRows, OdcShards and OdcSums have
+bytes behind them.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,10 @@ from coarse.protocol.codec import register_records
 
 
 class OdcOpen(NamedTuple):
-    """A worker's part of a sharded model: where its region begins; fragments of the declaration's JSON."""
+    """Record of a worker's part of a sharded model: its region's offset, and the declaration as JSON.
+
+    The JSON comes in fragments.
+    """
 
     client: int
     model: int
@@ -23,16 +26,19 @@ class OdcOpen(NamedTuple):
 
 
 class OdcOpened(NamedTuple):
-    """A device knows where the regions of all members are."""
+    """Record of a device that knows the places of all members' regions."""
 
     device: int
     model: int
     bases: tuple[int, ...]
-    """By member the offset of its region in its device's memory."""
+    """Offset of each member's region in its device's memory."""
 
 
 class OdcPublish(NamedTuple):
-    """Units [first, last) of a worker's shards lie where others may read them, for this minibatch."""
+    """Record that units [first, last) of a worker's shards lie in place for this minibatch.
+
+    Others may read them.
+    """
 
     client: int
     model: int
@@ -40,11 +46,11 @@ class OdcPublish(NamedTuple):
     first: int
     last: int
     contents: tuple[int, ...]
-    """By unit the minibatch in which its bytes last changed."""
+    """Minibatch in which each unit's bytes last changed."""
 
 
 class OdcFetch(NamedTuple):
-    """A worker asks a device of its node for shards of another node."""
+    """Request of a worker to a device of its node for shards of another node."""
 
     client: int
     model: int
@@ -53,15 +59,15 @@ class OdcFetch(NamedTuple):
     owners: tuple[int, ...]
     contents: tuple[int, ...]
     landing: int
-    """Which of the worker's landing places; -1: where the node keeps them."""
+    """Number of the worker's landing place; -1: the place where the node keeps them."""
 
 
 class OdcRequest(NamedTuple):
-    """The same from that device to one that has the shards."""
+    """Request of that device to one that has the shards."""
 
     client: int
     device: int
-    """Which asks."""
+    """Device that asks."""
     model: int
     minibatch: int
     unit: int
@@ -71,7 +77,7 @@ class OdcRequest(NamedTuple):
 
 
 class OdcShards(NamedTuple):
-    """What was asked for; its bytes follow, one owner's behind another's."""
+    """Answer with the requested shards; the bytes follow, one owner's behind another's."""
 
     client: int
     model: int
@@ -83,7 +89,7 @@ class OdcShards(NamedTuple):
 
 
 class OdcFetched(NamedTuple):
-    """Shards lie in a worker's landing place."""
+    """Record of shards that lie in a worker's landing place."""
 
     model: int
     minibatch: int
@@ -92,7 +98,7 @@ class OdcFetched(NamedTuple):
 
 
 class OdcCopied(NamedTuple):
-    """Shards lie where the node keeps them."""
+    """Record of shards that lie where the node keeps them."""
 
     model: int
     unit: int
@@ -101,25 +107,25 @@ class OdcCopied(NamedTuple):
 
 
 class OdcPush(NamedTuple):
-    """A piece lies in a staging slot: one unit's gradient of one microbatch, a row for each owner."""
+    """Record of a piece in a staging slot: a unit's gradient of a microbatch, a row for each owner."""
 
     client: int
     model: int
     minibatch: int
     unit: int
     number: int
-    """Of the unit's pieces of this worker in this minibatch."""
+    """Number of the piece among the unit's pieces of this worker in this minibatch."""
     mask: int
-    """A bit for each parameter that has a gradient."""
+    """Bit for each parameter that has a gradient."""
     slot: int
 
 
 class OdcRows(NamedTuple):
-    """A piece's rows for owners of another node; their bytes follow."""
+    """Record of a piece's rows for owners of another node; their bytes follow."""
 
     client: int
     device: int
-    """Which sends them."""
+    """Device that sends them."""
     model: int
     minibatch: int
     unit: int
@@ -130,7 +136,7 @@ class OdcRows(NamedTuple):
 
 
 class OdcAdded(NamedTuple):
-    """A device has added all its rows of what lies in a slot."""
+    """Record of a device that has added all its rows of the piece in a slot."""
 
     client: int
     model: int
@@ -138,20 +144,22 @@ class OdcAdded(NamedTuple):
 
 
 class OdcEnd(NamedTuple):
-    """A worker has no more microbatches in this minibatch."""
+    """Record of a worker that has no more microbatches in this minibatch."""
 
     client: int
     model: int
     minibatch: int
     tokens: float
-    """By which its losses were summed; -1: it does not say."""
+    """Number of tokens over which its losses were summed; -1: it is not stated."""
     counts: tuple[int, ...]
-    """By unit how many pieces it has pushed."""
+    """Number of pieces that it has pushed of each unit."""
 
 
 class OdcSums(NamedTuple):
-    """A node's sum of all its pieces of one unit for an owner of another node; the words follow, then what did not
-    fit, an index and a kind each."""
+    """Record of a node's sum of all its pieces of one unit for an owner of another node.
+
+    The words follow, then the values that did not fit, an index and a kind each.
+    """
 
     model: int
     minibatch: int
@@ -163,40 +171,40 @@ class OdcSums(NamedTuple):
 
 
 class OdcSummed(NamedTuple):
-    """A device has added all pieces for all its owners."""
+    """Record of a device that has added all pieces for all its owners."""
 
     device: int
     model: int
     minibatch: int
     masks: tuple[int, ...]
-    """By unit the parameters of which some worker pushed a piece."""
+    """Parameters of each unit of which some worker pushed a piece."""
     found: tuple[tuple[int, int, int, int], ...]
     """(Owner, unit, index within the row, kind) of the first values that did not fit."""
 
 
 class OdcCommitted(NamedTuple):
-    """All devices have: the minibatch has ended for all."""
+    """Record that all devices have added all pieces: the minibatch has ended for all."""
 
     model: int
     minibatch: int
     tokens: float
-    """Of all workers; -1: they did not say."""
+    """Number of tokens of all workers; -1: they did not state it."""
     masks: tuple[int, ...]
     found: tuple[tuple[int, int, int, int], ...]
 
 
 class OdcFailed(NamedTuple):
-    """A minibatch cannot end; `error` is a class name of errors.py."""
+    """Record that a minibatch cannot end; `error` is a class name of errors.py."""
 
     model: int
     error: str
     text: str
     client: int = -1
-    """Of a DeadRankError: the worker that has shut down."""
+    """Worker that has shut down, for a DeadRankError."""
 
 
 class OdcQuery(NamedTuple):
-    """A worker that has waited long asks the devices what they have heard of the others."""
+    """Question of a worker that has waited long, about the records that devices heard of the others."""
 
     client: int
     device: int
@@ -205,16 +213,16 @@ class OdcQuery(NamedTuple):
 
 
 class OdcStatus(NamedTuple):
-    """The answer."""
+    """Answer to an OdcQuery."""
 
     client: int
     device: int
     model: int
     token: int
     heard: tuple[int, ...]
-    """By member how many of its records came."""
+    """Number of each member's records that came."""
     ended: tuple[int, ...]
-    """By member in how many minibatches it has ended."""
+    """Number of minibatches that each member has ended."""
 
 
 ODC_BULK: tuple[type, ...] = (OdcShards, OdcRows, OdcSums)

@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""What on-demand communication asks of a device's driver, beside records to be sent, and what a worker copies.
+"""Steps of on-demand communication for a device's driver, beside records, and a worker's copies.
 
-A device's steps are carried out in order. What OdcAdd found is handed to `DeviceOdc.on_found`, and OdcDone
-to `DeviceOdc.on_done`.
+A device's steps are carried out in order. The values found by OdcAdd go to `DeviceOdc.on_found`, and OdcDone to
+`DeviceOdc.on_done`.
 """
 
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from coarse.odc.wide_sum import Found
 
 
 class Sent(NamedTuple):
-    """Whose piece is added, and where it lay."""
+    """Origin of a piece that is added: its worker, and its place."""
 
     client: int
     minibatch: int
     slot: int
     teller: int
-    """The device that tells the worker."""
+    """Device that tells the worker."""
 
 
 class OdcAdd(NamedTuple):
-    """Add a piece's row to an owner's sums."""
+    """Step that adds a piece's row to an owner's sums."""
 
     model: int
     unit: int
@@ -33,14 +33,14 @@ class OdcAdd(NamedTuple):
     started: int
     """Parameters of which something was added before in this minibatch; others begin anew."""
     source: Spot | None
-    """None: in the message that is being handed over."""
+    """Place of the row; None: the message that is being processed."""
     at: int
-    """Of a message: where the row begins."""
+    """Offset of the row in the message."""
     target: Spot
 
 
 class OdcAddInOrder(NamedTuple):
-    """Add the n-th pieces of all workers, in their order, to an owner's sums."""
+    """Step that adds the n-th pieces of all workers, in their order, to an owner's sums."""
 
     model: int
     unit: int
@@ -48,12 +48,12 @@ class OdcAddInOrder(NamedTuple):
     mask: int
     is_first: bool
     sources: tuple[Spot | int, ...]
-    """By worker where the row lies; a number: of a row that was set aside."""
+    """Place of each worker's row, or the number of a row that was set aside."""
     target: Spot
 
 
 class OdcDone(NamedTuple):
-    """All rows of pieces of a unit were added that this device adds."""
+    """Step that tells that all rows of a unit's pieces were added which this device adds."""
 
     model: int
     unit: int
@@ -61,7 +61,7 @@ class OdcDone(NamedTuple):
 
 
 class OdcSetAside(NamedTuple):
-    """Keep rows of the message that is being handed over until their turn."""
+    """Step that keeps rows of the message that is being processed until their turn."""
 
     number: int
     at: int
@@ -69,18 +69,18 @@ class OdcSetAside(NamedTuple):
 
 
 class OdcSend(NamedTuple):
-    """Send a record to a device of another node, and bytes of this node's memory behind it."""
+    """Step that sends a record to a device of another node, and bytes of this node's memory behind it."""
 
     device: int
     record: OdcShards | OdcRows | OdcSums
     payload: tuple[tuple[Spot, int], ...]
-    """(Where, bytes)."""
+    """(Place, bytes)."""
     found: tuple[Found, ...] = ()
-    """Of OdcSums: what did not fit."""
+    """Values that did not fit, for OdcSums."""
 
 
 class OdcStore(NamedTuple):
-    """Copy bytes of the message that is being handed over."""
+    """Step that copies bytes of the message that is being processed."""
 
     at: int
     nbytes: int
@@ -88,7 +88,7 @@ class OdcStore(NamedTuple):
 
 
 class OdcMerge(NamedTuple):
-    """Add sums of the message that is being handed over to an owner's."""
+    """Step that adds sums of the message that is being processed to an owner's."""
 
     model: int
     unit: int
@@ -98,7 +98,7 @@ class OdcMerge(NamedTuple):
 
 
 class OdcMark(NamedTuple):
-    """Write into complete sums what did not fit."""
+    """Step that marks values that did not fit in complete sums."""
 
     model: int
     unit: int
@@ -107,7 +107,7 @@ class OdcMark(NamedTuple):
 
 
 class OdcRead(NamedTuple):
-    """A worker copies shards of a unit out of one device's memory."""
+    """Copy of shards of a unit out of one device's memory by a worker."""
 
     unit: int
     device: int
@@ -115,7 +115,7 @@ class OdcRead(NamedTuple):
 
 
 class OdcTake(NamedTuple):
-    """A worker reads its own sums of a unit."""
+    """Read of a worker's own sums of a unit."""
 
     unit: int
     device: int

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""An owner's sums under on-demand communication, as they lie in device memory."""
+"""Sums of an owner under on-demand communication, as they lie in device memory."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from coarse.strategy.sharding import Sum
 
 
 def sums_in(declaration: OdcDeclaration, unit: int, raw: np.ndarray) -> WideSum | np.ndarray:
-    """Sums of a unit in bytes of memory."""
+    """Return the sums of a unit in bytes of memory."""
     if declaration.sum is Sum.INT64:
         return WideSum(raw.view(np.int64).reshape(2, -1), declaration.top)
     found: np.ndarray = raw.view(DType(declaration.units[unit].dtype).accumulator)

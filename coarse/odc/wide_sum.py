@@ -1,14 +1,14 @@
 # Pure: no MPI, threads, clock or environment.
-"""Sums over an absolute window of 80 bits, in two integers an element: the same bits in whatever order they are added.
+"""Sums over an absolute window of 80 bits, two integers an element: the same bits in any order.
 
 [Note: the window] With `top`, 18 by default, an element holds multiples of 2**(top - 80) whose addends are below
 2**top. An addend is rounded to such a multiple, half to even, and its integer is cut in two: the upper 40 bits are
 added to `high`, the rest, between -2**39 and 2**39, to `low`. So 2**20 addends fit, every sum is exact but for the
-rounding of each addend, by at most 2**(top - 81), and `totals` rounds once more, to float64. After ReproBLAS' absolute
-bins (Demmel and Nguyen, 2015), two of them.
+rounding of each addend, by at most 2**(top - 81), and `totals` rounds once more, to float64. The design follows
+ReproBLAS' absolute bins (Demmel and Nguyen, 2015), two of them.
 
-[Note: what does not fit] NaN, infinities and values of 2**top and above are not added. `add` says where they were, and
-`mark` writes into a sum what it then is: NaN, or an infinity. No sum of fitting addends looks like that.
+[Note: what does not fit] NaN, infinities and values of 2**top and above are not added. `add` returns their places, and
+`mark` writes the result into a sum: NaN, or an infinity. No sum of fitting addends looks like that.
 """
 
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ MOST_ADDENDS: Final = 1 << 20
 _BLOCK: Final = 8192
 """Elements that are added at once: all temporaries stay in a core's first cache."""
 _MAGIC: Final = np.float64(3 << 51)
-"""Added to a float64 below 2**51 it rounds that to a whole number, half to even, which stands in its lowest bits."""
+"""Addend that rounds a float64 below 2**51 to a whole number, half to even, which stands in its lowest bits."""
 _MAGIC_BITS: Final = np.array([_MAGIC]).view(np.int64)[0]
 _LEAST_MARK: Final = 1 << 61
-"""Above every sum of lower words."""
+"""Number above every sum of lower words."""
 
 
 class Misfit(IntEnum):
-    """Why a value was not added."""
+    """Reason why a value was not added."""
 
     NAN = 0
     PLUS_INFINITY = 1
@@ -43,15 +43,18 @@ class Misfit(IntEnum):
 
 
 class Found(NamedTuple):
-    """A value that was not added."""
+    """Value that was not added."""
 
     element: int
     kind: int
-    """A Misfit."""
+    """Misfit of the value."""
 
 
 def combined(one: int, other: int) -> int:
-    """What a sum is that has both kinds of misfits: infinities of both signs make NaN, as in floating point."""
+    """Return the misfit of a sum that has both kinds: infinities of both signs make NaN.
+
+    Floating point does so, too.
+    """
     if one == other:
         return one
     kinds = {one, other}
@@ -67,16 +70,16 @@ def _sign(kind: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class WideSum:
-    """The sums of n elements, as they lie in memory: (2, n) int64, upper words and then lower ones."""
+    """Sums of n elements, as they lie in memory: (2, n) int64, upper words and then lower ones."""
 
     words: np.ndarray
     top: int = SUM_TOP
 
     def add(self, values: np.ndarray, *, is_first: bool) -> list[Found]:
-        """Add (n,) of float32 or float64; `is_first`: whatever the sum was before is forgotten.
+        """Add (n,) of float32 or float64; `is_first`: the earlier sum is forgotten.
 
         Returns:
-            What did not fit, and was counted as 0.
+            The values that did not fit, and were counted as 0.
         """
         found: list[Found] = []
         scratch = np.empty((2, min(_BLOCK, len(values))))
@@ -118,13 +121,13 @@ class WideSum:
             self.words[...] += words
 
     def mark(self, found: list[Found]) -> None:
-        """Write into sums that are complete what did not fit; see [Note: what does not fit]."""
+        """Mark complete sums with values that did not fit; see [Note: what does not fit]."""
         for element, kind in found:
             before = int(self.words[1, element]) - _LEAST_MARK
             self.words[1, element] = _LEAST_MARK + (kind if before < 0 else combined(before, kind))
 
     def totals(self) -> np.ndarray:
-        """The sums as (n,) float64, each rounded once; NaN and infinities where they are marked."""
+        """Return the sums as (n,) float64, each rounded once; NaN and infinities where they are marked."""
         high, low = self.words
         is_marked = low >= _LEAST_MARK
         unit = 2.0 ** (self.top - 2 * WORD_BITS)

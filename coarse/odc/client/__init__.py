@@ -1,1 +1,1 @@
-"""A worker's end of on-demand communication (ODC)."""
+"""Worker's end of on-demand communication (ODC)."""

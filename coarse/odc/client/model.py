@@ -1,7 +1,7 @@
-"""A worker's live driver of on-demand communication: copies to and from device memory, sends records, waits.
+"""Live driver of a worker in on-demand communication: copies of device memory, records, and waits.
 
 [Note: signs of life] A worker may compute for longer than any wait should last. So a wait that has lasted a while asks
-the devices what they have heard of those it waits for, and goes on as long as they have heard more than before.
+the devices for news of the workers that it waits for, and goes on as long as there is more than before.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,18 +29,18 @@ _LOOKS_PER_STALL = 4
 
 
 class Other(NamedTuple):
-    """A model beside the one whose minibatch ends."""
+    """Model beside the one whose minibatch ends."""
 
     model: "OdcModel"
     publish: Callable[[], None]
-    """What publishes it on this worker, where that was not done."""
+    """Function that publishes it on this worker, where that was not done."""
 
 
 class OdcModel:
-    """One worker's part of a model; all members open theirs alike, in the same order."""
+    """Worker's part of a model; all members open theirs in the same way and order."""
 
     def __init__(self, number: int, client: Client, declaration: OdcDeclaration, name: str) -> None:
-        """Take device memory. `open` is to be called next, once all members have theirs.
+        """Take device memory; `open` is to be called next, once all members have theirs.
 
         Raises:
             CapacityError: this worker's memory device has no room for its region.
@@ -74,7 +74,7 @@ class OdcModel:
         self._spots = Spots(self.layout, dict(zip(self.layout.members, self.machine.bases, strict=True)))
 
     def own_work(self, point: str | None = None) -> AbstractContextManager[None]:
-        """See DeviceLink."""
+        """Return a context of a worker's own work; see DeviceLink."""
         return self._link.own_work(point)
 
     def release(self) -> None:
@@ -85,11 +85,14 @@ class OdcModel:
     # --- publishing
 
     def publication(self, unit: int) -> np.ndarray:
-        """(n,) uint8: where this worker's shard of a unit lies, to be read by others once it is published."""
+        """Return the place of this worker's shard of a unit, (n,) uint8.
+
+        Others read it once it is published.
+        """
         return self._view(self._where.published(self.machine.client, unit), self._shard_nbytes(unit))
 
     def publish(self, first: int, last: int, changed: Sequence[bool]) -> None:
-        """Units [first, last) lie there for this minibatch; `changed`: by unit whether their bytes did."""
+        """Publish units [first, last) for this minibatch; `changed`: by unit whether their bytes changed."""
         with self.own_work(), self._link.lock:
             self.machine.publish(first, last, list(changed))
             self._flush()
@@ -97,14 +100,16 @@ class OdcModel:
     # --- fetching
 
     def fetch(self, unit: int, what: str) -> Fetch:
-        """Begin to fetch a unit, for `what`; returns at once."""
+        """Begin to fetch a unit, for `what`; return at once."""
         with self.own_work(what), self._link.lock:
             fetch = self.machine.fetch(unit)
             self._flush()
         return fetch
 
     def read(self, fetch: Fetch, out: np.ndarray, what: str) -> None:
-        """Wait for a unit and copy it into `out`, (p*n,) uint8, a row for each member; `what`: as it was fetched.
+        """Wait for a unit and copy it into `out`, (p*n,) uint8, a row for each member.
+
+        `what` is the text of the fetch.
 
         Raises:
             StallError: an owner has not published, and nothing was heard of it for the stall limit.
@@ -143,10 +148,12 @@ class OdcModel:
     # --- pushing
 
     def slot(self, unit: int, mask: int, what: str) -> tuple[int, np.ndarray]:
-        """Wait for a staging slot: its number, and (p*n,) uint8 for a piece, `what`, a row for each member.
+        """Wait for a staging slot; return its number, and (p*n,) uint8 for a piece, a row for each member.
+
+        `what` is a text for the piece.
 
         Raises:
-            StallError: devices have not added what lies in the slots for the stall limit.
+            StallError: devices have not added the pieces in the slots for the stall limit.
         """
         taken: list[int] = []
 
@@ -164,7 +171,7 @@ class OdcModel:
         return taken[0], self._view(first, nbytes)
 
     def push(self, unit: int, mask: int, slot: int) -> None:
-        """A piece lies in a slot; returns at once."""
+        """Push a piece that lies in a slot; return at once."""
         with self.own_work(), self._link.lock:
             self.machine.push(unit, mask, slot)
             self._flush()
@@ -172,7 +179,9 @@ class OdcModel:
     # --- ending
 
     def end(self, tokens: float = NO_TOKENS) -> None:
-        """This worker has pushed all its pieces; returns at once. After a wait that stalled it may be called again.
+        """Tell that this worker has pushed all its pieces; return at once.
+
+        After a wait that stalled it may be called again.
 
         Raises:
             InFlightError: with another number of tokens than before.
@@ -192,11 +201,13 @@ class OdcModel:
             self._flush()
 
     def committed(self, others: Sequence["Other"] = ()) -> OdcCommitted:
-        """Wait until all have; the next minibatch begins. `others`: models that are published meanwhile if a worker
-        wants them that is waited for; see [Note: several models].
+        """Wait until all have ended the minibatch; the next one begins.
+
+        `others` are models that are published during the wait if an awaited worker wants them; see [Note: several
+        models].
 
         Raises:
-            MismatchError, ConfigError: workers that do not end it alike.
+            MismatchError, ConfigError: workers that end it in different ways.
             StallError: a worker has not, and nothing was heard of it for the stall limit.
             DeadRankError: a rank is gone, or has shut down.
         """
@@ -214,7 +225,7 @@ class OdcModel:
                 other.publish()
 
     def sums(self, unit: int) -> WideSum | np.ndarray:
-        """This worker's own sums of a unit, as they lie in device memory, until it publishes."""
+        """Return this worker's own sums of a unit in device memory, valid until it publishes."""
         spot = self._where.sums(self.machine.node, self.machine.client, unit)
         self._link.spend("odc", [OdcTake(unit, spot.device)], OdcSizes(self.layout, self.machine.device))
         return sums_in(self.declaration, unit, self._view(spot, self.declaration.sum_nbytes(unit)))
@@ -233,7 +244,7 @@ class OdcModel:
         return self._memories[spot.device].view(spot.offset, nbytes)
 
     def _flush(self) -> None:
-        """Send what the machine wants sent; the lock is held."""
+        """Send the machine's records; the lock is held."""
         if self.machine.out:
             self._link.send(self.machine.out)
             self.machine.out.clear()
@@ -242,8 +253,11 @@ class OdcModel:
     def _wait(
         self, is_done: Callable[[], bool], awaited: Callable[[], tuple[int, ...]] | None, what: str
     ) -> None:
-        """Wait until something is so; see [Note: signs of life]. `awaited`: members that it takes; None: those that
-        have not ended this minibatch, as devices say."""
+        """Wait for something; see [Note: signs of life].
+
+        `awaited` returns the members that the wait takes; None: those that have not ended this minibatch, as devices
+        say.
+        """
         look_s = self._link.stall_timeout_s / _LOOKS_PER_STALL
         heard: dict[int, int] | None = None
         silent_looks = 0
@@ -258,7 +272,7 @@ class OdcModel:
                                  missing=missing)  # fmt: skip
 
     def _is_so(self, is_done: Callable[[], bool], awaited: Callable[[], tuple[int, ...]] | None) -> bool:
-        """Whether it is; the lock is held, and records were read."""
+        """Return whether a wait is over; the lock is held, and records were read."""
         self._flush()
         if (failed := self.machine.failed) is not None:
             raise self._error_of(failed)
@@ -277,7 +291,7 @@ class OdcModel:
         return made
 
     def _heard(self) -> dict[int, tuple[int, int]]:
-        """By member how many of its records devices have heard, and in how many minibatches it has ended."""
+        """Return the numbers of each member's records that devices have heard, and of its ended minibatches."""
         machine, token = self.machine, next(self._tokens)
         near = self.layout.devices_on(machine.node)
         by = {device: device if device in near else machine.device for device in self.layout.devices}
@@ -296,7 +310,7 @@ class OdcModel:
 
 
 def _ahead(others: Sequence[Other], judged: set[tuple[OdcModel, int]]) -> list[tuple[Other, int]]:
-    """Return (other model, member that is ahead in it) but for those that were judged; the lock is held."""
+    """Return (other model, member that is ahead in it) without those that were judged; the lock is held."""
     return [
         (other, member)
         for other in others
@@ -306,7 +320,7 @@ def _ahead(others: Sequence[Other], judged: set[tuple[OdcModel, int]]) -> list[t
 
 
 def _explained(layout: OdcLayout, nbytes: int) -> str:
-    """What a worker's region is for, in bytes."""
+    """Return the uses of a worker's region, in bytes, for people."""
     declaration = layout.declaration
     published = sum(unit.shard_nbytes for unit in declaration.units)
     sums = sum(declaration.sum_nbytes(unit) for unit in range(len(declaration.units)))

@@ -1,19 +1,19 @@
 # Pure: no MPI, threads, clock or environment.
-"""A worker's state machine of on-demand communication: publish, fetch, push pieces, end the minibatch (ODC, 2026).
+"""Worker's state machine of on-demand communication: publish, fetch, push, end minibatch (ODC, 2026).
 
-[Note: versions] Minibatches are counted alike by all. A worker publishes each unit once in each, and a fetch in
-minibatch k waits for publication k of every owner. No publication k + 1 can come before: it follows the end of
-minibatch k, which no worker has reached that may still fetch. So one place for each shard is enough.
+[Note: versions] All count minibatches equally. A worker publishes each unit once in each, and a fetch in minibatch k
+waits for publication k of every owner. No publication k + 1 can come before: it follows the end of minibatch k, which
+no worker has reached that may still fetch. So one place for each shard is enough.
 
 [Note: several models] A worker that waits for the end of a minibatch of one model may not have published another one,
 whose optimizer is to step afterwards, and others may want that one before they come to the end: it had no microbatch.
 So it publishes the other one once a worker is `ahead` in it that has not ended the minibatch that is waited for. Where
-that worker has ended it, it wants nothing before all have, and is ahead because it has stepped since: word of the end
-is still under way. A worker says that it has published before it says that it ends; so who is known to be ahead, and is
-then found not to have ended, was ahead before.
+that worker has ended it, it wants nothing before all have, and is ahead because it has stepped since: news of the end
+is still under way. A worker says that it has published before it says that it ends; so a worker that is known to be
+ahead, and is then found not to have ended, was ahead before.
 
-[Note: contents] A publication says in which minibatch its bytes last changed. Where a node keeps shards, it fetches
-those only that have changed since, so frozen ones once.
+[Note: contents] A publication names the minibatch in which its bytes last changed. Where a node keeps shards, it
+fetches only those that have changed since, so frozen ones once.
 """
 
 from collections import Counter
@@ -41,21 +41,21 @@ from coarse.odc.steps import OdcRead
 
 @dataclass(eq=False)
 class Fetch:
-    """One unit on its way to a worker."""
+    """Unit on its way to a worker."""
 
     unit: int
     landing: int = -1
-    """Its landing place; -1: it needs none, or has none yet."""
+    """Landing place; -1: the fetch needs none, or has none yet."""
     asked: set[int] = field(default_factory=set)
     """Owners whose shards were asked for."""
     landed: set[int] = field(default_factory=set)
     """Owners whose shards lie in the landing place."""
     is_over: bool = False
-    """Whether nobody wants it any more; its landing place is free once all that was asked for has come."""
+    """True if it is not wanted any more; its landing place is free once all requested shards have come."""
 
 
 class OdcClient:
-    """One worker, one model. Records to be sent gather in `out`."""
+    """State of one worker in one model; records to be sent gather in `out`."""
 
     def __init__(self, client: int, model: int, layout: OdcLayout) -> None:
         self.client = client
@@ -66,17 +66,17 @@ class OdcClient:
         self.minibatch = 0
         self.out: list[ToDevice] = []
         self.opened: set[int] = set()
-        """Devices that know where all regions are."""
+        """Devices that know the places of all regions."""
         self.bases: tuple[int, ...] = ()
-        """See OdcOpened."""
+        """Offsets of regions; see OdcOpened."""
         self.failed: OdcFailed | None = None
         self.statuses: dict[tuple[int, int], OdcStatus] = {}
-        """(Device, token) -> what it has heard."""
+        """(Device, token) -> its answer."""
         num_units = len(layout.declaration.units)
         self.published = {member: [-1] * num_units for member in layout.members}
-        """By owner and unit the minibatch of the last publication."""
+        """Minibatch of the last publication, by owner and unit."""
         self._num_published = [0] * num_units
-        """Owners that have published a unit in this minibatch."""
+        """Number of owners that have published each unit in this minibatch."""
         self.contents = {member: [-1] * num_units for member in layout.members}
         self._copied: dict[tuple[int, int], int] = {}
         """(Owner, unit) -> contents that the node keeps."""
@@ -84,7 +84,7 @@ class OdcClient:
         self._fetches: list[Fetch] = []
         self._landings = list(range(NUM_LANDINGS))
         self._slots = {slot: 0 for slot in range(layout.declaration.num_slots)}
-        """By slot how many devices have still to add what lies in it."""
+        """Number of devices that have still to add the piece in each slot."""
         self._taken: set[int] = set()
         """Slots that are being filled."""
         self.counts = [0] * num_units
@@ -93,13 +93,15 @@ class OdcClient:
         self._far = layout.far(self.node)
         self._is_far = frozenset(self._far)
         self._num_uncopied = [len(self._far)] * num_units
-        """Owners elsewhere whose contents of a unit the node does not keep."""
+        """Number of owners elsewhere whose contents of each unit the node does not keep."""
 
     # --- publishing
 
     def publish(self, first: int, last: int, changed: list[bool]) -> None:
-        """Units [first, last) of this worker lie in its region, for this minibatch; `changed`: by unit whether they
-        did since the last publication."""
+        """Publish units [first, last) of this worker's region, for this minibatch.
+
+        `changed` tells by unit whether its bytes changed since the last publication.
+        """
         contents = []
         for unit in range(first, last):
             assert self.published[self.client][unit] < self.minibatch, "a unit is published once in a minibatch"
@@ -111,15 +113,18 @@ class OdcClient:
         self._tell(OdcPublish(self.client, self.model, self.minibatch, first, last, tuple(contents)))
 
     def is_published(self, unit: int) -> bool:
-        """Whether this worker's shard of a unit is, in this minibatch."""
+        """Return whether this worker has published its shard of a unit in this minibatch."""
         return self.published[self.client][unit] == self.minibatch
 
     def have_all_published(self, unit: int) -> bool:
-        """Whether every owner has published a unit in this minibatch."""
+        """Return whether every owner has published a unit in this minibatch."""
         return self._num_published[unit] == len(self.published)
 
     def ahead(self) -> tuple[int, ...]:
-        """Owners that have published a unit in this minibatch, as far as this worker knows, that it has not itself."""
+        """Return owners that have published a unit in this minibatch that this worker has not.
+
+        It knows of some publications late.
+        """
         lacking = [
             unit for unit, num in enumerate(self._num_published) if num and not self.is_published(unit)
         ]  # fmt: skip
@@ -130,7 +135,7 @@ class OdcClient:
         )
 
     def unpublished_by(self, unit: int) -> tuple[int, ...]:
-        """Owners that have not published a unit in this minibatch, as far as this worker knows."""
+        """Return owners that have not published a unit in this minibatch, as far as this worker knows."""
         return tuple(owner for owner, units in self.published.items() if units[unit] != self.minibatch)
 
     # --- fetching
@@ -143,7 +148,7 @@ class OdcClient:
         return fetch
 
     def is_fetched(self, fetch: Fetch) -> bool:
-        """Whether every owner's shard can be read."""
+        """Return whether every owner's shard can be read."""
         if not self.have_all_published(fetch.unit):
             return False
         if fetch.unit in self.layout.kept:
@@ -151,8 +156,10 @@ class OdcClient:
         return len(fetch.landed) == len(self._far)
 
     def hurry(self, fetch: Fetch) -> None:
-        """A fetch is waited for. Where it has no place to land, one that was to be read later gives up its own, and is
-        fetched again."""
+        """Give a fetch that is waited for a landing place, if it has none.
+
+        A fetch that was to be read later gives up its own, and is made again.
+        """
         if fetch.landing >= 0 or fetch.unit in self.layout.kept or not self._far:
             return
         for other in self._fetches:
@@ -165,7 +172,7 @@ class OdcClient:
                 return
 
     def reads(self, fetch: Fetch) -> list[OdcRead]:
-        """Copies by which a unit that is fetched is read."""
+        """Return the copies by which a fetched unit is read."""
         layout, is_kept = self.layout, fetch.unit in self.layout.kept
         by_device = Counter(
             layout.device_of(layout.agent(self.node, owner)) if is_kept or owner not in self._is_far else self.device
@@ -174,7 +181,7 @@ class OdcClient:
         return [OdcRead(fetch.unit, device, num_shards) for device, num_shards in by_device.items()]
 
     def end_fetch(self, fetch: Fetch) -> None:
-        """A unit was read, or nobody wants it any more; another may land in its place."""
+        """End a fetch that was read, or is not wanted any more; another may land in its place."""
         fetch.is_over = True
         self._let_go(fetch)
 
@@ -234,7 +241,7 @@ class OdcClient:
     # --- pushing
 
     def take_slot(self) -> int | None:
-        """A staging slot to put a piece in; None while devices have not added what lies in all of them."""
+        """Return a staging slot for a piece; None while devices have not added the pieces of all slots."""
         for slot, left in self._slots.items():
             if not left and slot not in self._taken:
                 self._taken.add(slot)
@@ -242,7 +249,7 @@ class OdcClient:
         return None
 
     def push(self, unit: int, mask: int, slot: int) -> None:
-        """A piece of a unit lies in a slot that was taken."""
+        """Push a piece of a unit that lies in a slot which was taken."""
         assert not self.has_ended, "a piece after the end of its minibatch"
         self._taken.remove(slot)
         self._slots[slot] = self.layout.num_answers(self.client, unit)
@@ -253,13 +260,13 @@ class OdcClient:
     # --- ending
 
     def end(self, tokens: float = NO_TOKENS) -> None:
-        """This worker has pushed all its pieces of this minibatch."""
+        """End the minibatch of this worker, which has pushed all its pieces."""
         assert not self.has_ended, "a minibatch ends once"
         self.has_ended = True
         self._tell(OdcEnd(self.client, self.model, self.minibatch, tokens, tuple(self.counts)))
 
     def take_committed(self) -> OdcCommitted:
-        """What all have ended; the next minibatch begins."""
+        """Return the record of the minibatch that all have ended; the next one begins."""
         committed = self.committed
         assert committed is not None, "not all have ended this minibatch"
         self.committed = None
@@ -275,7 +282,7 @@ class OdcClient:
     # --- events
 
     def on_record(self, record: Any) -> None:  # noqa: ANN401
-        """A record of a device has come."""
+        """Take a record of a device."""
         match record:
             case OdcPublish():
                 self._take_publication(record)

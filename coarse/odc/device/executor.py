@@ -1,4 +1,4 @@
-"""What a device's driver does for on-demand communication: adds where it is, sends and takes bytes between nodes."""
+"""Executor of on-demand communication on a device: adds in place, sends and takes bytes between nodes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +19,15 @@ _BULK = 0
 
 
 class OdcExecutor(FeatureExecutor):
-    """Carries out a device's steps on real bytes, one after another."""
+    """Executor of a device's steps on real bytes, one after another."""
 
     def __init__(
         self, odc: DeviceOdc, bytes_of: BytesOf, send: Callable[[int, np.ndarray], None], carry_out: CarryOut
     ) -> None:
-        """`send` brings (n,) uint8 to `on_message` of another device; `carry_out` does what follows."""
+        """Start with `send`, which brings (n,) uint8 to `on_message` of another device.
+
+        `carry_out` carries out the steps that follow.
+        """
         self._odc = odc
         self._bytes = OdcBytes(bytes_of, lambda model: odc.layout(model).declaration)
         self._carry_out = carry_out
@@ -48,7 +51,7 @@ class OdcExecutor(FeatureExecutor):
 
     @property
     def context(self) -> np.ndarray:
-        """See FeatureExecutor: the bytes behind the record that is being handed over."""
+        """Bytes behind the record that is being processed; see FeatureExecutor."""
         return self._bytes.message
 
     @context.setter
@@ -56,7 +59,7 @@ class OdcExecutor(FeatureExecutor):
         self._bytes.message = message
 
     def statistics(self) -> dict[str, float]:
-        """Count bytes of all rows that were added."""
+        """Return the number of bytes of all rows that were added."""
         return {"odc_added_bytes": self._bytes.added_bytes}
 
     def _add(self, add: OdcAdd) -> None:

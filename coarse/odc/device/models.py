@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The models of one memory device under on-demand communication: opened once all members' regions are known."""
+"""Models of one memory device under on-demand communication: opened once all regions are known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,15 +33,15 @@ from coarse.proxy.instructions import Send
 
 @dataclass(eq=False)
 class _Opening:
-    """What a member has said of a model that is not open yet."""
+    """Member's statement about a model that is not open yet."""
 
     texts: list[str] = field(default_factory=list)
     base: int | None = None
-    """Where its region begins, once the last fragment has come."""
+    """Offset of its region, once the last fragment has come."""
 
 
 class DeviceOdc(FeatureMachine):
-    """What a device does for models under on-demand communication."""
+    """Machine of a device for models under on-demand communication."""
 
     def __init__(self, device: int, placement: Placement) -> None:
         self._device = device
@@ -66,34 +66,34 @@ class DeviceOdc(FeatureMachine):
             OdcAdded: self._hand_on,
             OdcStatus: self._hand_on,
         }
-        """What to do with each kind of record."""
+        """Handler for each kind of record."""
 
     def on_bulk(self, record: OdcShards | OdcRows | OdcSums, found: list[Found]) -> Steps:
-        """A record with bytes behind it has come; `found`: of OdcSums, what did not fit."""
+        """Take a record with bytes behind it; `found` has the values of OdcSums that did not fit."""
         served = self.served[record.model]
         if isinstance(record, OdcShards):
             return served.on_shards(record)
         return served.on_rows(record) if isinstance(record, OdcRows) else served.on_sums(record, found)
 
     def on_found(self, add: OdcAdd, found: list[Found]) -> None:
-        """See ServedOdc."""
+        """Note values that did not fit; see ServedOdc."""
         self.served[add.model].on_found(add, found)
 
     def on_done(self, done: OdcDone) -> Steps:
-        """See ServedOdc."""
+        """Note pieces that were added; see ServedOdc."""
         return self.served[done.model].on_done(done)
 
     def on_leave(self, client: int) -> Steps:
-        """A worker has shut down."""
+        """Handle a worker that has shut down."""
         return [step for served in self.served.values() for step in served.on_leave(client)]
 
     def sizes(self, step: Any) -> OdcSizes | None:  # noqa: ANN401
-        """See FeatureMachine."""
+        """Return the sizes for a step's cost; None for a model that is not open here."""
         served = self.served.get(getattr(step, "model", -1))
         return None if served is None else OdcSizes(served.layout, self._device)
 
     def layout(self, model: int) -> OdcLayout:
-        """Of a model that is open here."""
+        """Return the layout of a model that is open here."""
         return self.served[model].layout
 
     def _on_record(self, record: Any) -> Steps:  # noqa: ANN401
@@ -106,11 +106,11 @@ class DeviceOdc(FeatureMachine):
         return self._of_served[type(record)](served, record)
 
     def _hand_on(self, record: OdcAdded | OdcStatus) -> Steps:
-        """What another node's device tells a worker of this one."""
+        """Forward a record of another node's device to a worker of this one."""
         return [Send(record.client, record)]
 
     def _on_open(self, record: OdcOpen) -> Steps:
-        """A fragment has come; the worker's own device hands it on to the others."""
+        """Take a fragment of a declaration; the worker's own device forwards it to the others."""
         forwarded: Steps = []
         num_clients = self._placement.num_clients
         if self._placement.cluster.local_devices[record.client] == self._device:

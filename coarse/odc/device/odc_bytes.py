@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Carries out what on-demand communication asks, on arrays: in a device's memory, or in a test's."""
+"""Work of on-demand communication on arrays: in a device's memory, or in a test's."""
 
 from collections.abc import Callable
 
@@ -19,10 +19,13 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class OdcBytes:
-    """One device's; `message` holds the bytes behind the record that is being handed over."""
+    """Memory of one device; `message` holds the bytes behind the record that is being processed."""
 
     def __init__(self, bytes_of: BytesOf, declaration_of: Callable[[int], OdcDeclaration]) -> None:
-        """`bytes_of` gives (n,) uint8 of this node's memory, `declaration_of` that of a model."""
+        """Start with `bytes_of`, which gives (n,) uint8 of this node's memory.
+
+        `declaration_of` gives that of a model.
+        """
         self._bytes_of = bytes_of
         self._declaration_of = declaration_of
         self._aside: dict[int, np.ndarray] = {}
@@ -30,7 +33,7 @@ class OdcBytes:
         self.added_bytes = 0
 
     def add(self, add: OdcAdd) -> list[Found]:
-        """Add a row; what did not fit, by element of the sums."""
+        """Add a row; return the values that did not fit, by element of the sums."""
         declaration = self._declaration_of(add.model)
         shape = declaration.units[add.unit]
         nbytes = declaration.piece_nbytes(add.unit, add.mask)
@@ -73,7 +76,7 @@ class OdcBytes:
             _add_floats(sums[sum_begin : sum_begin + count], total[begin : begin + count], is_first=add.is_first)
 
     def sums(self, declaration: OdcDeclaration, unit: int, target: Spot) -> WideSum | np.ndarray:
-        """An owner's sums of a unit as they lie in memory: a WideSum, or (n,) floating."""
+        """Return an owner's sums of a unit as they lie in memory: a WideSum, or (n,) floating."""
         raw = self._bytes_of(target, declaration.sum_nbytes(unit))
         return sums_in(declaration, unit, raw)
 
@@ -101,20 +104,20 @@ class OdcBytes:
                     _add_floats(sums[begin:end], arriving[begin:end], is_first=is_first)
 
     def mark(self, step: OdcMark) -> None:
-        """Write what did not fit."""
+        """Mark the values that did not fit in the sums."""
         sums = self.sums(self._declaration_of(step.model), step.unit, step.target)
         assert isinstance(sums, WideSum)
         sums.mark(list(step.found))
 
     def payload(self, send: OdcSend) -> list[np.ndarray]:
-        """What goes behind a record: views of memory, and what did not fit."""
+        """Return the bytes behind a record: views of memory, and the values that did not fit."""
         parts = [self._bytes_of(spot, nbytes) for spot, nbytes in send.payload]
         if send.found:
             parts.append(np.array(send.found, np.int64).reshape(-1).view(np.uint8))
         return parts
 
     def found(self, num_found: int) -> list[Found]:
-        """What the message says that did not fit: its end."""
+        """Return the values that did not fit, which are the message's end."""
         if not num_found:
             return []
         raw = self.message[len(self.message) - num_found * _FOUND_BYTES :].copy().view(np.int64).reshape(-1, 2)
@@ -130,5 +133,5 @@ def _add_floats(total: np.ndarray, addend: np.ndarray, *, is_first: bool) -> Non
 
 
 def _halves(mask: int, started: int) -> list[tuple[int, bool]]:
-    """(Parameters, whether they begin anew) of those that a piece has."""
+    """Return (parameters, whether they begin anew) of those that a piece has."""
     return [half for half in ((mask & ~started, True), (mask & started, False)) if half[0]]

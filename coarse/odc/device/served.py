@@ -1,12 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
-"""One model under on-demand communication on one memory device: shards to be read, sums to be added to, minibatches.
+"""Model under on-demand communication on a memory device: shards to be read, sums, minibatches.
 
 [Note: two phases] A device whose owners have all pieces that all workers say they have pushed tells every other device,
 and when all have, it tells its workers. So a minibatch ends for all or for none, and a failure is everybody's.
 
-[Note: early records] A worker that was told of the end may be a minibatch ahead of a device that was not yet. All that
-is counted is therefore counted by minibatch. Sums are not: a piece of minibatch k + 1 needs every owner's publication
-k + 1, before which each has read its sums of minibatch k.
+[Note: early records] A worker that was told of the end may be a minibatch ahead of a device that was not yet. All
+counts are therefore kept by minibatch. Sums are not: a piece of minibatch k + 1 needs every owner's publication k + 1,
+before which each has read its sums of minibatch k.
 """
 
 from collections import defaultdict
@@ -50,43 +50,43 @@ from coarse.strategy.sharding import Sum
 Steps = list[Instruction]
 
 _MOST_TOLD = 8
-"""Values that did not fit, of which errors speak; all are marked."""
+"""Number of values that did not fit and that errors name; all are marked."""
 
 
 @dataclass(eq=False)
 class _Minibatch:
-    """What has come of one minibatch."""
+    """State of one minibatch."""
 
     ends: dict[int, OdcEnd] = field(default_factory=dict)
     added: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-    """(Worker, unit) -> its pieces that were added here."""
+    """(Worker, unit) -> number of its pieces that were added here."""
     started: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     """(Owner, unit) -> parameters of which something was added."""
     merged: set[tuple[int, int, int]] = field(default_factory=set)
     """(Node, owner, unit) whose sums have come."""
     found: defaultdict[tuple[int, int], list[Found]] = field(default_factory=lambda: defaultdict(list))
-    """(Owner, unit) -> what did not fit."""
+    """(Owner, unit) -> values that did not fit."""
     waiting: dict[tuple[int, int], dict[int, "_Waiting"]] = field(default_factory=dict)
-    """In the workers' order: (unit, number) -> the pieces that have come, by worker."""
+    """(Unit, number) -> the pieces that have come, by worker, for sums in the workers' order."""
     is_passed_on: bool = False
-    """Whether sums for other nodes were sent."""
+    """True if sums for other nodes were sent."""
     is_summed: bool = False
     summed: dict[int, OdcSummed] = field(default_factory=dict)
-    """By device."""
+    """Records of devices that have all pieces, by device."""
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """A piece that waits for those of other workers."""
+    """Piece that waits for those of other workers."""
 
     sent: Sent
     mask: int
     aside: dict[int, int] | None
-    """By owner the number under which the row was set aside; None: it lies in its slot."""
+    """Number under which each owner's row was set aside; None: it lies in its slot."""
 
 
 class ServedOdc:
-    """What one device does for one model. Every event is answered by steps, in order."""
+    """Part of one device in one model; every event is answered by steps, in order."""
 
     def __init__(self, device: int, model: int, layout: OdcLayout, spots: Spots, num_clients: int) -> None:
         self.layout = layout
@@ -117,7 +117,10 @@ class ServedOdc:
     # --- publications and fetches
 
     def on_publish(self, record: OdcPublish) -> Steps:
-        """A worker's own device tells those near and one device of each other node, which tells those there."""
+        """Tell of a worker's publication.
+
+        Its own device tells the workers near and one device of each other node, which tells those there.
+        """
         self._heard[record.client] += 1
         steps: Steps = [Send(client, record) for client in self._near if client != record.client]
         if record.client in self._owners:
@@ -126,7 +129,7 @@ class ServedOdc:
         return steps
 
     def on_fetch(self, record: OdcFetch) -> Steps:
-        """Ask the devices that have the shards, but for what the node has, or has asked for."""
+        """Ask the devices that have the shards, except for those that the node has, or has asked for."""
         self._heard[record.client] += 1
         wanted = dict(zip(record.owners, record.contents, strict=True))
         steps: Steps = []
@@ -153,14 +156,14 @@ class ServedOdc:
         return steps
 
     def on_request(self, record: OdcRequest) -> Steps:
-        """Another node's device asks for shards."""
+        """Send shards that another node's device asks for."""
         client, device, model, minibatch, unit, owners, contents, landing = record
         nbytes = self.layout.declaration.units[unit].shard_nbytes
         payload = tuple((self._spots.published(owner, unit), nbytes) for owner in owners)
         return [OdcSend(device, OdcShards(client, model, minibatch, unit, owners, contents, landing), payload)]
 
     def on_shards(self, record: OdcShards) -> Steps:
-        """Shards of another node have come."""
+        """Store shards of another node that have come."""
         nbytes, unit = self.layout.declaration.units[record.unit].shard_nbytes, record.unit
         steps: Steps = []
         for place, owner in enumerate(record.owners):
@@ -178,7 +181,7 @@ class ServedOdc:
     # --- pieces
 
     def on_push(self, record: OdcPush) -> Steps:
-        """A piece lies in a slot of a worker of this node."""
+        """Add or send the rows of a piece that lies in a slot of a worker of this node."""
         client, model, minibatch, unit, number, mask, slot = record
         self._heard[client] += 1
         sent = Sent(client, minibatch, slot, self._device)
@@ -200,7 +203,7 @@ class ServedOdc:
         return [*steps, *adds, OdcDone(self._model, unit, (sent,))]
 
     def on_rows(self, record: OdcRows) -> Steps:
-        """Rows of a piece have come from another node."""
+        """Add the rows of a piece that have come from another node."""
         self._heard[record.client] += 1
         sent = Sent(record.client, record.minibatch, record.slot, record.device)
         nbytes = self.layout.declaration.piece_nbytes(record.unit, record.mask)
@@ -253,11 +256,11 @@ class ServedOdc:
         return [*steps, OdcDone(self._model, unit, tuple(one.sent for one in pieces))]
 
     def on_found(self, add: OdcAdd, found: list[Found]) -> None:
-        """Values of a row did not fit; by element of the owner's sums."""
+        """Note values of a row that did not fit, by element of the owner's sums."""
         self._minibatches[add.sent.minibatch].found[add.owner, add.unit] += found
 
     def on_done(self, done: OdcDone) -> Steps:
-        """Pieces were added: their slots are free as far as this device goes."""
+        """Note pieces that were added: their slots are free as far as this device is concerned."""
         steps: Steps = []
         for sent in done.sent:
             self._minibatches[sent.minibatch].added[sent.client, done.unit] += 1
@@ -268,7 +271,7 @@ class ServedOdc:
     # --- the end of a minibatch
 
     def on_end(self, record: OdcEnd) -> Steps:
-        """A worker has pushed all its pieces; its own device tells the others."""
+        """Note that a worker has pushed all its pieces; its own device tells the others."""
         self._heard[record.client] += 1
         self._num_ended[record.client] = record.minibatch + 1
         self._minibatches[record.minibatch].ends[record.client] = record
@@ -277,7 +280,7 @@ class ServedOdc:
         return [*steps, *self._fail_for_left(), *self._advance(record.minibatch)]
 
     def on_sums(self, record: OdcSums, found: list[Found]) -> Steps:
-        """Another node's sums for an owner have come."""
+        """Add another node's sums for an owner."""
         minibatch = self._minibatches[record.minibatch]
         pair = record.owner, record.unit
         minibatch.merged.add((record.node, *pair))
@@ -290,12 +293,12 @@ class ServedOdc:
         return [*steps, *self._advance(record.minibatch)]
 
     def on_summed(self, record: OdcSummed) -> Steps:
-        """A device has all pieces for all its owners."""
+        """Note that a device has all pieces for all its owners."""
         self._minibatches[record.minibatch].summed[record.device] = record
         return self._advance(record.minibatch)
 
     def _advance(self, number: int) -> Steps:
-        """What can be done now to end a minibatch. See [Note: two phases]."""
+        """Return the steps that can be done now to end a minibatch; see [Note: two phases]."""
         minibatch = self._minibatches[number]
         steps: Steps = []
         if self.failed is not None:
@@ -316,7 +319,7 @@ class ServedOdc:
         return steps
 
     def _have_all(self, minibatch: _Minibatch, members: tuple[int, ...], units: list[int]) -> bool:
-        """Whether these workers have ended and all their pieces of these units were added here."""
+        """Return whether these workers have ended and all their pieces of these units were added here."""
         return all(
             member in minibatch.ends
             and all(minibatch.added[member, unit] == minibatch.ends[member].counts[unit] for unit in units)
@@ -324,7 +327,7 @@ class ServedOdc:
         )
 
     def _has_all(self, minibatch: _Minibatch) -> bool:
-        """Whether all pieces of all workers for this device's owners were added."""
+        """Return whether all pieces of all workers for this device's owners were added."""
         if len(minibatch.ends) < len(self.layout.members):
             return False
         if self._is_uneven(minibatch):
@@ -341,7 +344,7 @@ class ServedOdc:
         return self.layout.declaration.sum is Sum.WORKER_ORDER and len(counts) > 1
 
     def _refusal(self, minibatch: _Minibatch) -> tuple[str, str] | None:
-        """The class and text of why a minibatch cannot end, though all have ended it."""
+        """Return the error's class and text if a minibatch cannot end, though all have ended it."""
         ends = [minibatch.ends[member] for member in self.layout.members]
         number = ends[0].minibatch
         if self._is_uneven(minibatch):
@@ -405,7 +408,7 @@ class ServedOdc:
     # --- failures
 
     def on_leave(self, client: int) -> Steps:
-        """A worker has shut down, which others may wait for."""
+        """Handle a worker that has shut down, which others may wait for."""
         if client not in self.layout.members:
             return []
         self._left.add(client)
@@ -431,14 +434,14 @@ class ServedOdc:
         return [*others, *self.on_failed(failed)]
 
     def on_failed(self, record: OdcFailed) -> Steps:
-        """A device has found out that no minibatch can end any more."""
+        """Take a device's record that no minibatch can end any more."""
         if self.failed is not None:
             return []
         self.failed = record
         return [Send(client, record) for client in self._owners]
 
     def on_query(self, record: OdcQuery) -> Steps:
-        """A worker wants to know what was heard of the others."""
+        """Answer a worker's question about the records heard of the others."""
         heard, ended = (
             tuple(counts[member] for member in self.layout.members) for counts in (self._heard, self._num_ended)
         )

@@ -1,1 +1,1 @@
-"""On-demand communication on clusters that are stated, by the machines that run live."""
+"""Simulation of on-demand communication on stated clusters, by the machines that run live."""

@@ -1,7 +1,7 @@
-"""The minibatches of an emulated run in mode odc, simulated by the modes that gather and reduce by collectives.
+"""Minibatches of an emulated run in mode odc, simulated in the modes that work by collectives.
 
-[Note: lockstep] There all workers compute the same units at once, so of each unit and microbatch the slowest worker
-counts; minibatches of unequally many microbatches these modes do not have.
+[Note: lockstep] There all workers compute the same units at once, so the slowest worker counts for each unit and
+microbatch; these modes have no minibatches of unequally many microbatches.
 """
 
 from collections.abc import Sequence
@@ -23,23 +23,23 @@ _ROOT = "root"
 
 
 class Passed(NamedTuple):
-    """A worker has waited, and then computed."""
+    """Wait and compute of a worker that have passed."""
 
     phase: Phase | None
-    """None of what is of no unit."""
+    """Phase; None if it belongs to no unit."""
     unit: str
     seconds: float
 
 
 class _Microbatch:
-    """One worker's seconds of each unit, in the order in which forward came to them."""
+    """Seconds of each unit of one worker, in the order in which forward came to them."""
 
     def __init__(self) -> None:
         self.forward_s: dict[str, float] = {}
         self.backward_s: dict[str, float] = {}
 
     def add(self, passed: Passed) -> None:
-        """A unit was computed."""
+        """Add the compute of a unit."""
         found = self.forward_s if passed.phase is Phase.FORWARD_GATHER else self.backward_s
         found[passed.unit] = found.get(passed.unit, 0.0) + passed.seconds
 
@@ -47,13 +47,15 @@ class _Microbatch:
 def in_collective_modes(
     job: Job, declaration: OdcDeclaration, names: Sequence[str], minibatches: Sequence[Sequence[Sequence[Passed]]]
 ) -> tuple[tuple[str, float], ...]:
-    """Return each mode with its mean seconds of a minibatch; nothing where workers had unequally many microbatches.
+    """Return each mode with its mean seconds of a minibatch.
+
+    It returns nothing where workers had unequally many microbatches.
 
     Args:
         job: Links and places.
         declaration: The model.
         names: Its units.
-        minibatches: By worker and minibatch what it did.
+        minibatches: Waits and computes by worker and minibatch.
     """
     nbytes = {
         name: (len(declaration.members) * unit.shard_nbytes, bool(unit.segments))
@@ -78,7 +80,7 @@ def in_collective_modes(
 
 
 def _split(passed: Sequence[Passed]) -> tuple[float, list[_Microbatch]]:
-    """Return the seconds that are of no unit, and the microbatches: each begins with a forward."""
+    """Return the seconds that belong to no unit, and the microbatches, each beginning with a forward."""
     besides_s, found, is_in_forward = 0.0, list[_Microbatch](), False
     for each in passed:
         if each.phase is None:
@@ -93,7 +95,7 @@ def _split(passed: Sequence[Passed]) -> tuple[float, list[_Microbatch]]:
 
 
 def _units(workers: Sequence[_Microbatch], nbytes: dict[str, tuple[int, bool]]) -> tuple[Unit, ...]:
-    """Return a microbatch's units, of which the slowest worker counts."""
+    """Return a microbatch's units, each with the slowest worker's seconds."""
     return tuple(
         Unit(
             name=name,

@@ -1,10 +1,10 @@
 # Pure: no MPI, threads, clock or environment.
-"""On-demand communication on a virtual clock: the machines of workers and devices, on modelled links, bytes as sizes.
+"""On-demand communication on a virtual clock: the live machines on modelled links, bytes as sizes.
 
-What bytes move, and when, is as in a live job; how long that takes say its costs (coarse.odc.costs) and a site's links
-and adders. Each device carries out its steps one after another. A record takes no time of its own, but comes behind the
-bytes that its sender has sent to the same endpoint before; messages to unlike devices overlap. Workers compute in turn
-what they are given, by seconds.
+The bytes and the order of their moves are as in a live job; their times follow from the costs (coarse.odc.costs) and a
+site's links and adders. Each device carries out its steps one after another. A record takes no time of its own, but
+comes behind the bytes that its sender has sent to the same endpoint before; messages to unlike devices overlap. Workers
+compute in turn the seconds that they are given.
 """
 
 from collections import defaultdict, deque
@@ -30,7 +30,7 @@ from coarse.simulation.sites import Site
 
 _MODEL = 0
 Waits = Iterator["float | Callable[[], bool]"]
-"""What a worker's program yields: seconds to compute, or what it waits for."""
+"""Generator of a worker's program: it yields seconds to compute, or a condition to wait for."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Microbatch:
     backward_s: float | tuple[float, ...]
 
     def acts(self, num_units: int, *, trained: Sequence[bool]) -> "list[Act]":
-        """Return what a worker does: each unit is fetched while the one before it is computed."""
+        """Return a worker's acts: each unit is fetched while the one before it is computed."""
         units, found = range(num_units), list[Act]()
         for order, seconds, is_backward in ((units, self.forward_s, False), (units[::-1], self.backward_s, True)):
             for unit, following in zip_longest(order, order[1:]):
@@ -53,20 +53,20 @@ class Microbatch:
 
 
 class Compute(NamedTuple):
-    """A worker computes."""
+    """Compute of a worker."""
 
     seconds: float
 
 
 class Read(NamedTuple):
-    """A worker waits for a unit and copies it; then it fetches another one, which it reads next."""
+    """Wait of a worker for a unit, and its copy; then a fetch of another unit, which is read next."""
 
     unit: int
     following: int | None = None
 
 
 class PushPiece(NamedTuple):
-    """A worker pushes a unit's gradient."""
+    """Push of a unit's gradient by a worker."""
 
     unit: int
 
@@ -76,30 +76,30 @@ Act = Compute | Read | PushPiece
 
 @dataclass(frozen=True, kw_only=True)
 class OdcRun:
-    """What minibatches took."""
+    """Times and bytes of simulated minibatches."""
 
     ended_s: tuple[float, ...]
-    """By minibatch when all had ended it."""
+    """Seconds at which all had ended each minibatch."""
     called_s: tuple[tuple[float, ...], ...]
-    """By minibatch and worker when that one had no more of it."""
+    """Seconds at which each worker had no more of a minibatch, by minibatch and worker."""
     computed_s: tuple[float, ...]
-    """By worker, in all."""
+    """Seconds of compute of each worker, in all."""
     sent_bytes: tuple[float, ...]
-    """By node to others."""
+    """Bytes sent to other nodes, by node."""
 
     @property
     def idle_share(self) -> float:
-        """The mean share of the time in which workers did not compute."""
+        """Mean share of the time in which workers did not compute."""
         return 1 - sum(self.computed_s) / (len(self.computed_s) * self.ended_s[-1])
 
 
 class SimulatedOdc:
-    """A job; each worker's program runs through its minibatches."""
+    """Simulated job, in which each worker's program runs through its minibatches."""
 
     def __init__(
         self, placement: Placement, declaration: OdcDeclaration, site: Site, changes: Sequence[RateChange] = ()
     ) -> None:
-        """`changes`: other rates of links, by seconds of the run."""
+        """Prepare the machines; `changes` has other rates of links, by seconds of the run."""
         self._num_clients = placement.num_clients
         self._site = site
         self._declaration = declaration
@@ -117,7 +117,7 @@ class SimulatedOdc:
         self._busy = [False] * len(self._devices)
         self._coming: deque[tuple[int, Any]] = deque()
         self._under_way: defaultdict[tuple[int, int], deque[list[Any]]] = defaultdict(deque)
-        """By sender and receiver what is on its way: for each transfer the records that were sent right after it."""
+        """Transfers under way by sender and receiver, each with the records that were sent right after it."""
         self._programs: dict[int, Waits] = {}
         self._waits: dict[int, Callable[[], bool] | None] = {}
         self._computed_s = dict.fromkeys(declaration.members, 0.0)
@@ -126,7 +126,7 @@ class SimulatedOdc:
         self._called_s: list[dict[int, float]] = []
 
     def run(self, work: Sequence[Sequence[Sequence[Act] | Sequence[Microbatch]]]) -> OdcRun:
-        """`work`: by minibatch and member the microbatches, or what the worker does."""
+        """Run minibatches; `work` has by minibatch and member the microbatches, or the worker's acts."""
         trained = [bool(unit.segments) for unit in self._declaration.units]
         self._ended_s, self._called_s = [0.0] * len(work), [{} for _ in work]
         for place, member in enumerate(self._layout.members):
@@ -176,7 +176,7 @@ class SimulatedOdc:
             fetches[act.following] = client.fetch(act.following)
 
     def _copy(self, client: OdcClient, sizes: OdcSizes, steps: Sequence[OdcRead | OdcTake]) -> Waits:
-        """Out of devices' memory, which the worker waits for."""
+        """Copy out of devices' memory, while the worker waits."""
         member, left = client.client, [len(steps)]
 
         def ended() -> None:
@@ -233,7 +233,10 @@ class SimulatedOdc:
     # --- records
 
     def _send_record(self, sender: int, endpoint: int, record: Any, cost: Cost = FREE) -> None:  # noqa: ANN401
-        """It arrives with the bytes that it announces, or at once, or behind what is on its way on the same pair."""
+        """Send a record.
+
+        It arrives with the bytes that it announces, or at once, or behind those under way on the same pair.
+        """
         before = self._under_way[sender, endpoint]
         if cost.way is Way.PUSHES:
             before.append([record])
@@ -249,7 +252,7 @@ class SimulatedOdc:
         self._follow()
 
     def _follow(self) -> None:
-        """Hand over what was sent, until nothing more follows at once."""
+        """Deliver sent records, until nothing more follows at once."""
         woken: dict[int, None] = {}
         while self._coming or woken:
             while self._coming:
@@ -270,7 +273,7 @@ class SimulatedOdc:
     # --- devices
 
     def _take(self, device: int, steps: Sequence[Instruction]) -> None:
-        """Put steps behind those that a device has still to carry out."""
+        """Queue steps behind those that a device has still to carry out."""
         self._steps[device].extend(steps)
         if not self._busy[device]:
             self._carry_out(device)
@@ -293,7 +296,7 @@ class SimulatedOdc:
                 steps.extendleft(reversed(self._devices[device].on_done(step)))
 
     def _fetch(self, device: int, cost: Cost) -> None:
-        """Read what lies on other devices, and then add."""
+        """Read the values that lie on other devices, and then add."""
         left = [len(cost.fetched)]
 
         def fetched() -> None:
@@ -317,7 +320,10 @@ class SimulatedOdc:
             self._follow()
 
     def _send(self, device: int, step: OdcSend, cost: Cost) -> None:
-        """Send bytes: those of a pair arrive in their order, and pairs share the links, as they do live."""
+        """Send bytes.
+
+        Those of a pair arrive in their order, and pairs share the links, as they do live.
+        """
         record: OdcShards | OdcRows | OdcSums = step.record
         pair = self._num_clients + device, self._num_clients + step.device
         self._under_way[pair].append([])

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Mode odc on a machine: minibatches of one microbatch, by the machines that run live, of all nodes or of some."""
+"""Mode odc on a machine: minibatches of one microbatch, by the live machines, of all nodes or of some."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,16 +20,16 @@ from coarse.strategy.builtin import Coarse
 from coarse.strategy.sharding import SUM_TOP, Sum
 
 MOST_WORKERS, MOST_NODES = 128, 8
-"""So many are simulated one by one, with every piece of each, since all pairs of nodes share the links at once; where
-there are more, some nodes stand for all (StandIns)."""
+"""Most workers and nodes that are simulated one by one, with every piece of each, since all pairs of nodes share the
+links at once; where there are more, some nodes stand for all (StandIns)."""
 _MINIBATCHES = 2
-"""At least; the last is shown."""
+"""Least number of minibatches; the last is shown."""
 _NUM_SLOTS = 4
-"""Pieces of a worker that may be under way, as live."""
+"""Number of pieces of a worker that may be under way, as live."""
 
 
 def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
-    """Simulate minibatches of a scenario in mode odc, with a memory device on each node, int64 sums and no cache.
+    """Simulate minibatches in mode odc, with a memory device on each node, int64 sums and no cache.
 
     Raises:
         CapacityError: a GPU's memory is too small.
@@ -100,13 +100,13 @@ def _simulated(
 def _predicted(
     scenario: ShardedScenario, run: OdcRun, factors: Sequence[float], weights: Sequence[float]
 ) -> PredictedIteration:
-    """Return the last minibatch.
+    """Return the prediction of the last minibatch.
 
     Args:
         scenario: All workers.
-        run: Minibatches of those that were simulated.
-        factors: Of all workers in the last minibatch.
-        weights: By simulated node how many it stands for.
+        run: Simulated minibatches.
+        factors: Factors of all workers in the last minibatch.
+        weights: Number of nodes that each simulated node stands for.
     """
     units, per_node = scenario.units, scenario.gpus_per_node
     iterations_s = tuple(end - begin for begin, end in pairwise((0.0, *run.ended_s)))
@@ -123,13 +123,13 @@ def _predicted(
 
 
 def _microbatch(units: Sequence[Unit], factor: float) -> Microbatch:
-    """A worker's, who computes so many times longer."""
+    """Return the microbatch of a worker that computes `factor` times longer."""
     return Microbatch(
         tuple(factor * unit.forward_s for unit in units), tuple(factor * unit.backward_s for unit in units)
     )
 
 
 def _declared(unit: Unit, num_workers: int, dtype: DType) -> OdcUnit:
-    """A unit as its workers state it: shards and rows of equal size."""
+    """Return a unit as its workers state it: shards and rows of equal size."""
     shard, trained = (-(-nbytes // (num_workers * dtype.itemsize)) for nbytes in (unit.nbytes, unit.trainable_nbytes))
     return OdcUnit(shard * dtype.itemsize, (trained,) if trained else (), int(dtype))

@@ -1,10 +1,10 @@
-"""The minibatches of an emulated run in mode odc, as a job for the simulator: what each worker read and pushed.
+"""Minibatches of an emulated run in mode odc, as a job for the simulator: reads and pushes by worker.
 
 [Note: one model] Each call of `fully_shard` has made a model at the devices. They end together, and are simulated as
 one.
 
-[Note: whose compute] What a worker computes between two waits follows what it waited for. A unit is fetched while the
-one before it is computed, as FSDP2 asks for them; the first of a forward or a backward when it is read.
+[Note: whose compute] A worker's compute between two waits belongs to the earlier wait. A unit is fetched while the one
+before it is computed, as FSDP2 asks for them; the first of a forward or a backward when it is read.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ def own_minibatches(
 
     Args:
         job: Links and places.
-        logs: Each worker's.
-        iterations: Counted ones of all workers.
+        logs: Logs of each worker.
+        iterations: Counted iterations of all workers.
         compute: Factor on all compute.
-        with_others: Whether other modes are simulated, too.
+        with_others: True if other modes are simulated, too.
 
     Returns:
-        The means of a minibatch, or why there are none.
+        The means of a minibatch, or the reason why there are none.
     """
     options = logs[0].options
     if options.get("trees", 0) != 1:
@@ -68,7 +68,7 @@ def own_minibatches(
 
 
 def _whole(parts: Sequence[OdcDeclaration]) -> OdcDeclaration | None:
-    """Return one model of all units that calls of `fully_shard` have made models of; None where these differ."""
+    """Return one model of all units of the calls of `fully_shard`; None where their models differ."""
     first = parts[0]
     if any(replace(part, units=first.units) != first for part in parts):
         return None
@@ -77,7 +77,7 @@ def _whole(parts: Sequence[OdcDeclaration]) -> OdcDeclaration | None:
 
 
 def _passed(waits: Sequence[Waited], compute: float) -> list[Passed]:
-    """Return what a worker did from one end of a minibatch to the next: see [Note: whose compute]."""
+    """Return a worker's waits and computes between two ends of minibatches; see [Note: whose compute]."""
     found = []
     for waited, following in pairwise(waits):
         name, seconds = waited.point.removeprefix(_WAIT), compute * (following.computed_s - waited.computed_s)
@@ -87,7 +87,7 @@ def _passed(waits: Sequence[Waited], compute: float) -> list[Passed]:
 
 
 def _acts_of(passed: Sequence[Passed], names: Sequence[str]) -> list[Act]:
-    """Return the same for the simulator; waits that are of no unit are left out."""
+    """Return the acts for the simulator; waits that belong to no unit are left out."""
     found: list[Act] = []
     for number, each in enumerate(passed):
         if each.phase in _GATHERS:

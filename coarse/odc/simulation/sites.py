@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Sites of on-demand communication: a memory device on each node, on a machine or where little takes time."""
+"""Sites of on-demand communication: a memory device on each node, on a machine or on fast links."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from coarse.protocol.plan import Placement
 from coarse.simulation.sites import Site
 
 _NO_TIME = 1e15
-"""Bytes/s of what takes no time."""
+"""Rate in bytes/s of a link that takes no time."""
 
 
 def host_site(machine: Machine, nodes: Sequence[int], gpus_per_node: int) -> Site:
-    """Return the links of a machine whose GPUs are workers, in order, and whose memory device of a node is its host.
+    """Return the links of a machine whose GPUs are workers, and whose hosts are memory devices.
 
     Each GPU reads and writes by its way from and to the host's memory; a node sends over the way between the first GPUs
     of two nodes; a device adds as the machine's adders do.
@@ -45,7 +45,7 @@ def bare_site(
     placement: Placement, *, node_bytes_per_s: float = _NO_TIME, node_latency_s: float = 0.0,
     copy_bytes_per_s: float = _NO_TIME, add_bytes_per_s: float = math.inf,
 ) -> Site:  # fmt: skip
-    """Return links of which a node has one out and one in, and each worker one way to each device.
+    """Return links of which a node has one out and one in, and each worker one to each device and back.
 
     Args:
         placement: Workers and devices.

@@ -1,12 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
-"""Some nodes that stand for all in mode odc: which ones, for how many, and the links that make them do so.
+"""Nodes that stand for all in mode odc: their choice, their weights, and the links that fit them.
 
-[Note: stand-ins] Each node sends all others together, and receives from them, the same bytes however many they are, but
-for its own share, 1/N. Pairs of nodes are alike, and messages of unlike pairs overlap. So a few nodes keep one another
-waiting as many do, where each has its own workers and links, and the network's links are scaled: by what a stand-in
-sends over what a node of all sends, and links that several nodes share by the stand-ins' share of all nodes.
+[Note: stand-ins] Each node sends all others together, and receives from them, the same bytes for any number of them,
+except for its own share, 1/N. Pairs of nodes are alike, and messages of unlike pairs overlap. So a few nodes keep one
+another waiting as many do, where each has its own workers and links, and the network's links are scaled: by the bytes
+of a stand-in over those of a node of all, and links that several nodes share by the stand-ins' share of all nodes.
 
-[Note: unlike nodes] Nodes whose links have unlike rates have stand-ins of their own. Among like nodes, the one with the
+[Note: unlike nodes] Nodes whose links have unlike rates have separate stand-ins. Among like nodes, the one with the
 slowest worker of an iteration stands for itself, and the others are drawn by rank.
 """
 
@@ -20,24 +20,24 @@ from coarse.odc.simulation.sites import host_site
 from coarse.simulation.sites import Site
 
 NUM_STAND_INS = 6
-"""Nodes that stand for all; more where more of them have unlike links."""
+"""Number of nodes that stand for all; more where more of them have unlike links."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Alike:
-    """Nodes with like links, and places among the simulated ones of those that stand for them."""
+    """Nodes with like links, and the places among the simulated nodes of their stand-ins."""
 
     nodes: tuple[int, ...]
     places: tuple[int, ...]
 
 
 class StandIns:
-    """Nodes of a machine that are simulated, and what each of them stands for."""
+    """Nodes of a machine that are simulated, and the nodes that each stands for."""
 
     def __init__(
         self, machine: Machine, num_nodes: int, gpus_per_node: int, degradations: Sequence[Degradation] = ()
     ) -> None:
-        """`num_nodes` of the machine have a job, more than stand for them."""
+        """Choose the stand-ins; `num_nodes` of the machine have a job, more than stand for them."""
         self._machine = machine
         self._num_nodes = num_nodes
         self._gpus_per_node = gpus_per_node
@@ -62,7 +62,7 @@ class StandIns:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Return how many nodes each one stands for, by place: see [Note: unlike nodes]."""
+        """Number of nodes that each one stands for, by place; see [Note: unlike nodes]."""
         found = [0.0] * len(self.nodes)
         for alike in self._alike:
             *others, slowest = alike.places
@@ -72,7 +72,7 @@ class StandIns:
         return tuple(found)
 
     def factors(self, of_workers: Sequence[float]) -> tuple[float, ...]:
-        """Return factors on the compute of the simulated workers, of those of all workers in an iteration."""
+        """Return factors on the simulated workers' compute, from all workers' factors in an iteration."""
         per_node = self._gpus_per_node
         own = [tuple(of_workers[node * per_node : (node + 1) * per_node]) for node in range(self._num_nodes)]
         found: list[tuple[float, ...]] = [()] * len(self.nodes)
@@ -86,11 +86,11 @@ class StandIns:
 
     @property
     def far_share(self) -> float:
-        """Return what a stand-in sends over what a node of all sends."""
+        """Bytes that a stand-in sends over those that a node of all sends."""
         return (1 - 1 / len(self.nodes)) / (1 - 1 / self._num_nodes)
 
     def site(self) -> Site:
-        """Return their links: see [Note: stand-ins]."""
+        """Return their links; see [Note: stand-ins]."""
         site = host_site(self._machine, self.nodes, self._gpus_per_node)
         near = {link for paths in (site.push, site.pull) for path in paths.values() for link in path}
         between = {link for path in site.between_devices.values() for link in path} - near
@@ -106,7 +106,7 @@ class StandIns:
         return replace(site, links=tuple(links))
 
     def _own_links(self, node: int) -> tuple[int, ...]:
-        """Return the links of all that leaves a node, and of all that comes to it."""
+        """Return the links of all bytes that leave a node, and of all that come to it."""
         num_gpus, num = len(self._machine.tree.gpus), self._num_nodes
         near = dict.fromkeys((node + far) % num for far in (-2, -1, 1, 2))
         own = f"gpu{node * num_gpus}"
@@ -127,7 +127,10 @@ class StandIns:
 
 
 def _shared_out(kinds: Sequence[Sequence[int]]) -> list[_Alike]:
-    """Share the stand-ins out over kinds of nodes: each has one, and the most numerous for its stand-ins the next."""
+    """Divide the stand-ins among kinds of nodes.
+
+    Each has one, and the most numerous for its stand-ins gets the next.
+    """
     counts = [1] * len(kinds)
     while sum(counts) < NUM_STAND_INS:
         most = max(range(len(kinds)), key=lambda kind: len(kinds[kind]) / counts[kind])

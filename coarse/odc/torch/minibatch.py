@@ -1,4 +1,4 @@
-"""`end_minibatch`, and what of optimizers calls it."""
+"""Function `end_minibatch`, and the hooks of optimizers that call it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _MISFITS = ("raise", "keep")
 def end_minibatch(model: nn.Module, *, num_tokens: float | None = None, misfits: str = "raise") -> None:
     """End the minibatch of a model in mode "odc" on all workers, and write its parameters' gradients.
 
-    The only meeting of a minibatch; a worker calls it after its last microbatch, also where it had none. Afterwards
-    gradients may be clipped, unscaled and logged, and the optimizer steps. `optimizer.step()` calls it where the script
-    has not.
+    It is the only synchronization point of a minibatch; a worker calls it after its last microbatch, also where it had
+    none. Afterwards gradients may be clipped, unscaled and logged, and the optimizer steps. `optimizer.step()` calls it
+    where the script has not.
 
     Args:
         model: as it was given to `fully_shard`, or a module around it.
-        num_tokens: over how many tokens this worker's losses were summed, 0 where there was none; gradients are the
-            sum of all workers' over the sum of these numbers, divided once in float64. None on all workers: over the
-            number of workers, as FSDP2 has it.
+        num_tokens: number of tokens over which this worker's losses were summed, 0 where there was none; gradients
+            are the sum of all workers' over the sum of these numbers, divided once in float64. None on all workers:
+            over the number of workers, as FSDP2 has it.
         misfits: "raise", or "keep" NaN and infinities in gradients, where a GradScaler is to find them.
 
-    Raises, on all workers alike:
+    Raises, on all workers:
         GradientRangeError: a gradient was NaN, infinite, or too large for the sum's window; none was written.
         MismatchError: some gave num_tokens and some did not; unequal microbatches with sum="worker-order".
         ConfigError: all gave 0 and pushed gradients all the same.
@@ -47,9 +47,9 @@ def end_minibatch(model: nn.Module, *, num_tokens: float | None = None, misfits:
 
 
 def publish(model: nn.Module) -> None:
-    """Have others read this worker's shards in this minibatch, before it runs a forward: where one worker is to
-    evaluate while the others have not begun, or a worker never runs a model that others do. Returns at once.
+    """Let others read this worker's shards in this minibatch, before it runs a forward; return at once.
 
+    It is for a worker that is to evaluate while the others have not begun, or that never runs a model that others do.
     Forwards, `end_minibatch` and optimizers' steps publish as well. Parameters must not change afterwards until the
     minibatch has ended.
 
@@ -62,8 +62,10 @@ def publish(model: nn.Module) -> None:
 
 
 def minibatch_scale(total_tokens: float, model: nn.Module | None = None) -> float:
-    """By what to multiply a loss that is a sum over tokens, where the sampler knows the minibatch's total: then
-    `end_minibatch` is called without num_tokens. Does not communicate. `model`: one that not all workers share.
+    """Return the factor of a loss that is a sum over tokens, where the minibatch's total is known.
+
+    The sampler knows the total; then `end_minibatch` is called without num_tokens. It does not communicate. `model` is
+    one that not all workers share.
 
     Raises:
         ConfigError: no tokens at all, or a model in another mode.

@@ -1,4 +1,4 @@
-"""What a call of `fully_shard` in mode odc does."""
+"""Sharding by a call of `fully_shard` in mode odc."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from coarse.torch.fsdp.plan import Plan
 
 _NUM_SLOTS = 4
-"""Pieces of one worker that may be under way."""
+"""Number of pieces of one worker that may be under way."""
 
 
 def shard_on_demand(plan: Plan, call: str) -> None:
-    """Have FSDP2 shard each unit, from within, and open them at the memory devices; all members call it alike.
+    """Have FSDP2 shard each unit, inner ones first, and open them at the memory devices.
 
-    Raises, on all members alike:
-        CapacityError: a memory device has no room for what it would hold.
+    All members make the same call.
+
+    Raises:
+        CapacityError: on all members, if a memory device has no room for its part.
     """
     request = plan.request
     mesh = meshes.default_mesh(plan.sharding) if request.mesh is None else request.mesh
@@ -81,7 +83,7 @@ def _watch(unit: OnDemandUnit) -> None:
     """Tell the unit's tree of forwards and backwards."""
 
     def tree() -> OdcTree:
-        """That of now: another call of fully_shard may have taken it over."""
+        """Return the present tree: another call of fully_shard may have taken it over."""
         assert isinstance(unit.tree, OdcTree)
         return unit.tree
 

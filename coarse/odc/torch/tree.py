@@ -1,4 +1,4 @@
-"""The units under one root in mode odc: when they are published, and how their minibatch ends.
+"""Units under one root in mode odc: the times of their publications, and the end of their minibatch.
 
 [Note: calls] Each call of `fully_shard` makes one model at the memory devices, of that call's units; a call for a
 module around others takes their trees over. All models of a tree end their minibatches together.
@@ -37,19 +37,19 @@ class OdcTree:
         self._stepped: set[int] | None = None
         """Optimizers that have stepped since the minibatch ended; None while one is under way."""
         self._committed: list[OdcCommitted] = []
-        """Of an end that stalled, what was committed already, in the models' order."""
+        """Models' ends that were committed already, in the models' order, when an end stalled."""
         self._had_pieces = False
-        """Whether anybody had pushed a gradient in the minibatch that ended last; alike on all workers."""
+        """True if any worker pushed a gradient in the minibatch that ended last; equal on all workers."""
         self._has_said_sync = False
         self._is_told = False
         self._has_begun = False
-        """Whether a forward was noticed, and so other roots above these units are watched."""
+        """True if a forward was noticed, and so other roots above these units are watched."""
         _trees.add(self)
         for unit in self.units():
             unit.tree = self
 
     def take_over(self, inner: Sequence[OdcTree]) -> None:
-        """Become the root of these."""
+        """Become the root of these trees."""
         for tree in inner:
             self.models = [*tree.models, *self.models]
             _trees.discard(tree)
@@ -57,23 +57,23 @@ class OdcTree:
             unit.tree = self
 
     def units(self) -> Iterator[OnDemandUnit]:
-        """Of all models."""
+        """Yield the units of all models."""
         for _, units in self.models:
             yield from units
 
     # --- forwards
 
     def on_forward(self) -> None:
-        """A forward begins, of the whole tree or of a part."""
+        """Handle the beginning of a forward, of the whole tree or of a part."""
         self.require_sound()
         self._entered.prefetch()
         self.publish()
 
     def require_sound(self) -> None:
-        """Return where every unit has its settings, and what it has published is what it still is.
+        """Return where every unit has its settings, and its shard is still the published one, or raise.
 
         Raises:
-            ConfigError: one has not.
+            ConfigError: a unit has not.
         """
         with self.models[0][0].own_work():
             self._require_sound()
@@ -89,7 +89,7 @@ class OdcTree:
                 unit.require_unchanged()
 
     def on_enter(self, unit: OnDemandUnit) -> None:
-        """A unit's own forward begins."""
+        """Handle the beginning of a unit's own forward."""
         if not self._has_begun:
             self._has_begun = True
             unit.fsdp.watch_other_roots(self.on_forward)
@@ -97,13 +97,13 @@ class OdcTree:
         self._entered.add(unit)
 
     def publish(self) -> None:
-        """Have others read this worker's shards in this minibatch, where that was not done."""
+        """Publish this worker's shards in this minibatch, where that was not done."""
         if all(unit.is_published for unit in self.units()):
             return
         self.publish_where(lambda _: True)
 
     def publish_where(self, is_due: Callable[[OnDemandUnit], bool]) -> None:
-        """The same for some units; neighbours are told of at once."""
+        """Publish some units that were not published; neighbours are announced in one record."""
         if not self.root.is_ready:
             self.root.make_ready()  # before any forward: there was no microbatch, or the script gathers by hand
         for model, units in self.models:
@@ -119,7 +119,10 @@ class OdcTree:
                 first = last + 1
 
     def say_once_that_sync_is_always(self) -> None:
-        """FSDP2's way of gathering gradients locally would add pieces in floating point on the way."""
+        """Warn once that gradients are always pushed.
+
+        FSDP2's way of gathering gradients locally would add pieces in floating point on the way.
+        """
         if not self._has_said_sync:
             self._has_said_sync = True
             warnings.warn(
@@ -131,7 +134,7 @@ class OdcTree:
     # --- the end of a minibatch
 
     def end(self, tokens: float, *, keeps_misfits: bool) -> None:
-        """See end_minibatch."""
+        """End the minibatch; see end_minibatch."""
         if is_in_backward():
             raise ConfigError("end_minibatch was called within backward; call it after the last microbatch")
         if not self._is_told:
@@ -161,7 +164,7 @@ class OdcTree:
                 unit.write_gradients(one, float(divisor))
 
     def _tell(self) -> None:
-        """Tell an emulated job's account what ends; units have their names by now."""
+        """Tell an emulated job's account the models that end; units have their names by now."""
         declarations = [model.declaration.to_text() for model, _ in self.models]
         names = [unit.name for unit in self.units()]
         link = current().require_client().link
@@ -188,19 +191,19 @@ class OdcTree:
         )
 
     def on_backward(self) -> None:
-        """A microbatch's gradients are about to come."""
+        """Note that a microbatch's gradients are about to come."""
         self._stepped = None
 
 
 def trees_in(model: nn.Module) -> list[OdcTree]:
-    """Those of a module's units, in order."""
+    """Return the trees of a module's units, in order."""
     units = (bound_to(module) for module in model.modules())
     found = dict.fromkeys(unit.tree for unit in units if isinstance(unit, OnDemandUnit))
     return [tree for tree in found if isinstance(tree, OdcTree)]
 
 
 def trees_of(optimizer: torch.optim.Optimizer) -> list[OdcTree]:
-    """Those of whose parameters an optimizer has some."""
+    """Return the trees that have some of an optimizer's parameters."""
     stepped = _parameters_of(optimizer)
     return [
         tree for tree in _trees
@@ -213,7 +216,11 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
 
 
 def checked_tokens(num_tokens: object) -> float:
-    """What a worker tells the others; ConfigError for what is no number of tokens."""
+    """Return the number that a worker tells the others.
+
+    Raises:
+        ConfigError: it is no number of tokens.
+    """
     if num_tokens is None:
         return NO_TOKENS
     try:
@@ -229,7 +236,7 @@ def checked_tokens(num_tokens: object) -> float:
 
 
 def _misfits(part: tuple[OdcModel, list[OnDemandUnit]], committed: OdcCommitted) -> str:
-    """What did not fit, for people."""
+    """Return text on the first value that did not fit, for people."""
     model, units = part
     owner, place, element, kind = committed.found[0]
     unit, bit, before = units[place], 0, 0

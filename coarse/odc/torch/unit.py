@@ -1,4 +1,4 @@
-"""One unit of mode odc: what FSDP2 gathers and reduces, by fetches and pieces."""
+"""Unit of mode odc, whose gathers and reductions in FSDP2 are fetches and pieces."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 
 class Tree(Protocol):
-    """What a unit asks of the tree that it belongs to."""
+    """Tree of a unit, with the members that the unit needs."""
 
     def publish(self) -> None:
-        """Have others read this worker's shards in this minibatch."""
+        """Publish this worker's shards in this minibatch."""
         ...
 
     def say_once_that_sync_is_always(self) -> None:
-        """The script wanted gradients to stay."""
+        """Warn once, as the script wanted gradients to stay."""
         ...
 
 
 class OnDemandUnit:
-    """What is fetched together. `tree` is the one that it belongs to, which may become part of another."""
+    """Unit that is fetched as a whole; its `tree` may become part of another."""
 
     def __init__(
         self, given_name: str, fsdp: Fsdp2Unit, place: int, account: DeviceAccount | None, sharding: Sharding
     ) -> None:
-        """`place` is its number in its model."""
+        """Take over FSDP2's collectives; `place` is the unit's number in its model."""
         self._given_name = given_name
         self.fsdp = fsdp
         self.place = place
@@ -67,15 +67,15 @@ class OnDemandUnit:
         sizes = fsdp.row_sizes()
         self._sizes = [sizes[place] for place in self.trained]
         self._earlier: dict[int, torch.Tensor] = {}
-        """By place gradients of minibatches before, to which this one's are added."""
+        """Gradients of earlier minibatches by place, to which this one's are added."""
         self._pending: set[int] = set()
         """Places whose gradients this worker has pushed in this minibatch."""
         self._staged: tuple[int, int, np.ndarray] | None = None
         """Slot, mask and bytes of the piece that FSDP2 is about to fill."""
         self._published: Mark | None = None
-        """The mark of the shard that was published last."""
+        """Mark of the shard that was published last."""
         self._fetching: _Fetching | None = None
-        """The last one, which nobody may have used."""
+        """Last fetch, which may not have been used."""
         fsdp.bind(self)
         fsdp.use(_Fetches(self), _Pushes(self))
         fsdp.undivided()
@@ -83,11 +83,11 @@ class OnDemandUnit:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Name in errors."""
         return self._given_name or self.fsdp.qualified_name or "root"
 
     def shape(self) -> OdcUnit:
-        """As members state it."""
+        """Return the unit as members state it."""
         shard = self.fsdp.gathered_nbytes() // self.fsdp.shard_size()
         dtype = wire_type_of(torch.empty(0, dtype=self.fsdp.gradient_type(), device="cpu"), f"gradients of {self.name}")
         return OdcUnit(shard, tuple(self._sizes), int(dtype))
@@ -101,11 +101,11 @@ class OnDemandUnit:
 
     @property
     def is_published(self) -> bool:
-        """Whether this worker's shard is, in this minibatch."""
+        """True if this worker's shard is published in this minibatch."""
         return self.model.machine.is_published(self.place)
 
     def write_publication(self) -> bool:
-        """Pack the shard to where others read it; whether its bytes have changed since the last publication."""
+        """Pack the shard to the place where others read it; return whether its bytes have changed."""
         if self.fsdp.is_gathered():
             self.fsdp.drop_gathered()
         self._published = self._mark_now()
@@ -116,7 +116,7 @@ class OnDemandUnit:
         return True
 
     def require_unchanged(self) -> None:
-        """Return where the shard is what was published.
+        """Return where the shard is the published one, or raise.
 
         Raises:
             ConfigError: it was changed in the middle of a minibatch.
@@ -146,20 +146,23 @@ class OnDemandUnit:
     # --- gathering
 
     def allocate(self, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Memory for a gathered unit."""
+        """Return memory for a gathered unit."""
         if self._account is None:
             return empty_on(device, size, dtype)
         return self._account.empty(torch.Size(size).numel(), dtype=dtype, device=device, kind=MemoryKind.GATHERED)
 
     def fetch(self, out: torch.Tensor) -> dist.Work:
-        """Fill `out`, (p*n,), once it is waited for."""
+        """Return work that fills `out`, (p*n,), once it is waited for."""
         self.tree.publish()
         what = (Phase.BACKWARD_GATHER if is_in_backward() else Phase.FORWARD_GATHER).of(self.name)
         self._fetching = _Fetching(self.model, self.model.fetch(self.place, what), out, what)
         return self._fetching
 
     def settle(self) -> None:
-        """What was fetched ahead, and not used, comes before its minibatch is over: later nobody has it any more."""
+        """Wait for a fetch made ahead and not used.
+
+        It comes before its minibatch is over: later no device has it any more.
+        """
         if self._fetching is not None:
             self._fetching.wait()
             self._fetching = None
@@ -167,7 +170,7 @@ class OnDemandUnit:
     # --- gradients
 
     def _before_reduce(self) -> None:
-        """FSDP2 is to find no gradient, so that it adds to none."""
+        """Remove gradients before FSDP2's reduction, so that it adds to none."""
         if self.fsdp.reduce_always():
             self.tree.say_once_that_sync_is_always()
         parameters = self.fsdp.parameters()
@@ -192,7 +195,7 @@ class OnDemandUnit:
             parameters[place].grad = GradientPlaceholder(parameters[place])
 
     def stage(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-        """Room in device memory for the piece that FSDP2 is about to fill; None where that has to lie elsewhere."""
+        """Return room in device memory for the piece that FSDP2 is about to fill; None if it lies elsewhere."""
         if self._staged is not None or not is_host(device):
             return None
         mask = self._mask()
@@ -203,7 +206,7 @@ class OnDemandUnit:
         return values
 
     def push(self, piece: torch.Tensor) -> None:
-        """Push (p*n,), a row for each member; returns once it lies in device memory."""
+        """Push (p*n,), a row for each member; return once it lies in device memory."""
         if self._staged is None:
             mask = self._mask()
             slot, raw = self._slot(mask)
@@ -215,7 +218,7 @@ class OnDemandUnit:
         self.model.push(self.place, mask, slot)
 
     def _slot(self, mask: int) -> tuple[int, np.ndarray]:
-        """Number and (p*n,) uint8 of a place for a piece, which is waited for."""
+        """Wait for a place for a piece; return its number and its (p*n,) uint8."""
         return self.model.slot(self.place, mask, Phase.REDUCE_SCATTER.of(self.name))
 
     def _put(self, raw: np.ndarray, piece: torch.Tensor) -> None:
@@ -230,10 +233,10 @@ class OnDemandUnit:
         return sum(1 << self.trained.index(place) for place in self.fsdp.reduced_parameters())
 
     def require_untouched(self) -> None:
-        """Return where the gradients that this worker pushed are as they were left.
+        """Return where the gradients that this worker pushed are as they were left, or raise.
 
         Raises:
-            ConfigError: somebody set them to None, or to something else.
+            ConfigError: they were set to None, or to something else.
         """
         parameters = self.fsdp.parameters()
         for place in self._pending:
@@ -245,7 +248,7 @@ class OnDemandUnit:
                 )
 
     def write_gradients(self, committed: OdcCommitted, divisor: float) -> None:
-        """Give parameters the sums of all workers' pieces over a divisor; others keep what they have."""
+        """Give parameters the sums of all workers' pieces over a divisor; others keep their gradients."""
         with self.model.own_work():
             self._write_gradients(committed, divisor)
 
@@ -264,7 +267,7 @@ class OnDemandUnit:
         self.forget()
 
     def forget(self) -> None:
-        """The minibatch is over; what was pushed in it has its values, or never will."""
+        """Forget the minibatch, which is over: its pushed gradients have their values, or never will."""
         parameters = self.fsdp.parameters()
         for place in self._pending:
             if isinstance(parameters[place].grad, GradientPlaceholder):
@@ -273,7 +276,7 @@ class OnDemandUnit:
         self._earlier.clear()
 
     def _totals(self, divisor: float) -> np.ndarray:
-        """(n,) of this worker's own row, divided once, in float64 where sums are exact."""
+        """Return (n,) of this worker's own row, divided once, in float64 where sums are exact."""
         sums = self.model.sums(self.place)
         if isinstance(sums, WideSum):
             return sums.totals() / divisor
@@ -282,7 +285,7 @@ class OnDemandUnit:
 
 
 class _Fetching(dist.Work):
-    """A fetch under way, as torch's Work."""
+    """Fetch under way, as torch's Work."""
 
     def __init__(self, model: OdcModel, fetch: Fetch, out: torch.Tensor, what: str) -> None:
         super().__init__()
@@ -291,7 +294,7 @@ class _Fetching(dist.Work):
         self._left: tuple[Fetch, torch.Tensor] | None = (fetch, out)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return once the tensor may be used; raises coarse's errors."""
+        """Return once the tensor may be used, or raise coarse's errors."""
         left, self._left = self._left, None
         if left is not None:
             fetch, out = left
@@ -303,30 +306,33 @@ class _Fetching(dist.Work):
 
 
 class _Fetches:
-    """FSDP2's AllGather of one unit."""
+    """AllGather of FSDP2 for one unit."""
 
     def __init__(self, unit: OnDemandUnit) -> None:
         self._unit = unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """See torch's Comm."""
+        """Return memory for the gathered unit; see torch's Comm."""
         return self._unit.allocate(size, dtype, device)
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work:
-        """Starts a fetch; this worker's own shard, too, is read from where it was published."""
+        """Start a fetch; this worker's own shard, too, is read from the place where it was published."""
         return self._unit.fetch(output_tensor)
 
 
 class _Pushes:
-    """FSDP2's ReduceScatter of one unit, whose output nobody uses: gradients are written when the minibatch ends."""
+    """ReduceScatter of FSDP2 for one unit; gradients are written when the minibatch ends.
+
+    Its output is not used.
+    """
 
     def __init__(self, unit: OnDemandUnit) -> None:
         self._unit = unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """See torch's Comm; it asks for the input first."""
+        """Return memory for the input, which FSDP2 asks for first, or for the output; see torch's Comm."""
         staged = self._unit.stage(torch.Size(size).numel(), dtype, device)
         return empty_on(device, size, dtype) if staged is None else staged
 
@@ -338,5 +344,5 @@ class _Pushes:
         op: dist.ReduceOp | dist.ReduceOp.RedOpType,
         async_op: bool = False,
     ) -> None:
-        """Pushes a piece."""
+        """Push a piece."""
         self._unit.push(input_tensor)
