@@ -1,1 +1,1 @@
-"""Snapshots: memory devices hold and write a checkpoint while training goes on, and its way back (COARSE IV-A)."""
+"""Snapshots: memory devices hold and write a checkpoint during training; restores (COARSE IV-A)."""

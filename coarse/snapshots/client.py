@@ -1,4 +1,4 @@
-"""A worker's side of snapshots: what its device shall hold, and when it may be overwritten.
+"""Worker's side of snapshots: the arrays that its device holds, and the permission to overwrite them.
 
 All workers hold equal values, so each has its device hold and write a share of the names. Values that may differ, such
 as a model's buffers, are rank 0's: of one worker, and not some of each.
@@ -37,12 +37,12 @@ from coarse.snapshots.records import (
 _LONGEST_WRITE_S = 3600.0
 _TOUCH_BYTES = 256 * MIB
 _TOUCH_KEYS = 1000
-"""How much is asked for at once, so that no answer takes longer than a stall."""
+"""Most bytes and keys that are asked for at once, so that no answer takes longer than a stall."""
 _ALIGN_BYTES = 64
 
 
 class SnapshotHandle:
-    """A snapshot under way."""
+    """Snapshot under way."""
 
     def __init__(self, snapshots: "ClientSnapshots", number: int, folder: Path) -> None:
         self._snapshots = snapshots
@@ -50,11 +50,11 @@ class SnapshotHandle:
         self._folder = folder
 
     def done(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
+        """Return whether `wait` would return, or raise, at once."""
         return self._snapshots.has_ended(self._number)
 
     def wait(self, timeout: float | None = None) -> Path:
-        """The checkpoint's folder, once it is on the disk (default: within an hour).
+        """Return the checkpoint's folder, once it is on the disk (default: within an hour).
 
         Raises:
             SnapshotError: it could not be completed; one that was complete before is unharmed.
@@ -65,7 +65,7 @@ class SnapshotHandle:
 
 
 class ClientSnapshots:
-    """Takes the snapshots of one worker, one after another."""
+    """Snapshots of one worker, which are taken one after another."""
 
     def __init__(self, client: Client) -> None:
         self.states = client.states
@@ -73,14 +73,14 @@ class ClientSnapshots:
         self._link = client.link
         self._num_clients = client.protocol.placement.num_clients
         self._copied = -1
-        """The last snapshot whose values this client's device has copied."""
+        """Last snapshot whose values this client's device has copied."""
         self._ended: dict[int, str] = {}
-        """Snapshot -> why it was given up; empty where it is on the disk."""
+        """Snapshot -> the reason why it was given up; empty where it is on the disk."""
         self._number = -1
         self._is_observed = True
-        """Whether anybody has asked how the last snapshot ended."""
+        """True if the end of the last snapshot was asked for."""
         self._uncopied: dict[str, int] = {}
-        """State arrays in this worker's share that no grant was had for -> their keys."""
+        """State arrays in this worker's share without a grant -> their keys."""
         with self._link.lock:
             client.protocol.listen(SnapshotGrant, self._on_grant)
             client.protocol.listen(SnapshotCopied, self._on_copied)
@@ -96,8 +96,10 @@ class ClientSnapshots:
         tensors: Mapping[str, StoredTensor],
         unlike: Collection[str],
     ) -> SnapshotHandle:
-        """Hold all state arrays, and copies of these tensors, and have them written; of tensors whose values may be
-        `unlike` among workers, rank 0's."""
+        """Hold all state arrays, and copies of these tensors, and have them written.
+
+        Tensors whose values may be `unlike` among workers are rank 0's.
+        """
         self.finish()
         self._number += 1
         self._is_observed = False
@@ -135,7 +137,7 @@ class ClientSnapshots:
                 del self._uncopied[name]
 
     def has_ended(self, number: int) -> bool:
-        """Whether a snapshot is on the disk or has been given up, or never will be because a rank is gone."""
+        """Return whether a snapshot is on the disk, was given up, or never will be done as a rank is gone."""
         with self._link.lock:
             self._link.look()
         return number in self._ended or self._link.has_failed
@@ -162,7 +164,7 @@ class ClientSnapshots:
             raise SnapshotError(f"rank {self._rank}: snapshot {number} failed: {ended[number]}")
 
     def finish(self) -> None:
-        """Wait for the last snapshot; warn where it failed or stalls and nobody has asked for it."""
+        """Wait for the last snapshot; warn where it failed or stalls and its end was not asked for."""
         if self._number < 0:
             return
         is_observed = self._is_observed
@@ -240,7 +242,7 @@ class ClientSnapshots:
         )
 
     def _stage(self, tensors: Mapping[str, StoredTensor]) -> tuple[dict[str, int], int]:
-        """Copy tensors into device memory of the snapshot's own: where each lies, and all."""
+        """Copy tensors into the snapshot's own device memory; return the offset of each, and of all."""
         offsets: dict[str, int] = {}
         total_bytes = 0
         for name, tensor in tensors.items():

@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""The one device that makes a snapshot of many parts a checkpoint, or ends it for everybody.
+"""Coordinator device, which makes a checkpoint of a snapshot's parts, or ends the snapshot for all.
 
-See [Note: snapshot records] in records.py.
+[Note: snapshot records] in records.py has the details.
 """
 
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ from coarse.snapshots.records import (
 from coarse.snapshots.steps import CommitParts, DropFolder, MakeFolder, SnapshotStep
 
 ToAllDevices = SnapshotFolder | SnapshotEnded
-"""What the coordinator says to every device, itself included."""
+"""Records of the coordinator for every device, itself included."""
 
 
 @dataclass
 class _Run:
-    """One snapshot, from the first word of it to its end."""
+    """Snapshot from its first record to its end."""
 
     held: Held | None = None
-    """What worker 0 said: its folder, step and metadata are the checkpoint's."""
+    """Statement of worker 0: its folder, step and metadata are the checkpoint's."""
     joined: dict[int, str] = field(default_factory=dict)
     staging: str = ""
     fragments: dict[int, list[str]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class _Run:
 
 
 class SnapshotCoordinator:
-    """Collects the parts of each snapshot. Once all are there, nothing but the disk can stop it."""
+    """Collector of each snapshot's parts; once all are there, nothing but the disk can stop it."""
 
     def __init__(self, placement: Placement) -> None:
         self._num_clients = placement.num_clients
@@ -47,11 +47,11 @@ class SnapshotCoordinator:
 
     @property
     def running(self) -> tuple[int, ...]:
-        """The snapshots that have not ended."""
+        """Snapshots that have not ended."""
         return tuple(self._runs)
 
     def on_leader(self, snapshot: int, held: Held) -> list[SnapshotStep | ToAllDevices]:
-        """Worker 0 has begun."""
+        """Note that worker 0 has begun."""
         run = self._run(snapshot)
         if run is None:
             return []
@@ -59,7 +59,7 @@ class SnapshotCoordinator:
         return [MakeFolder(snapshot, held.folder)]
 
     def on_joined(self, joined: SnapshotJoined) -> list[SnapshotStep | ToAllDevices]:
-        """A worker has begun; all must hold the same tensors of the same step."""
+        """Note that a worker has begun; all must hold the same tensors of the same step."""
         run = self._run(joined.snapshot)
         if run is None:
             return []
@@ -76,14 +76,14 @@ class SnapshotCoordinator:
         return self._end_if_left(joined.snapshot)
 
     def on_left(self, client: int) -> list[SnapshotStep | ToAllDevices]:
-        """A worker has shut down: snapshots that it has not joined will never be complete."""
+        """Note that a worker has shut down: snapshots that it has not joined will never be complete."""
         self._left.add(client)
         return [step for snapshot in sorted(self._runs) for step in self._end_if_left(snapshot)]
 
     def on_folder_made(
         self, snapshot: int, staging: str, refusal: str
     ) -> list[SnapshotStep | ToAllDevices]:
-        """The checkpoint has been begun, or could not be."""
+        """Note that the checkpoint has been begun, or could not be."""
         if refusal:
             return self._end(snapshot, refusal)
         run = self._run(snapshot)
@@ -93,7 +93,7 @@ class SnapshotCoordinator:
         return [SnapshotFolder(snapshot, staging)]
 
     def on_part(self, part: SnapshotPart) -> list[SnapshotStep | ToAllDevices]:
-        """A worker's share is on the disk; after the last one all are committed."""
+        """Note that a worker's share is on the disk; commit all after the last one."""
         run = self._run(part.snapshot)
         if run is None:
             return []
@@ -113,18 +113,18 @@ class SnapshotCoordinator:
         ]
 
     def on_committed(self, snapshot: int, refusal: str) -> list[SnapshotStep | ToAllDevices]:
-        """The checkpoint is there, or could not be made."""
+        """Note that the checkpoint is there, or could not be made."""
         return self._end(snapshot, refusal)
 
     def on_failed(self, failed: SnapshotFailed) -> list[SnapshotStep | ToAllDevices]:
-        """Some rank cannot do its part. Too late once all parts are written."""
+        """End a snapshot of which some rank cannot do its part; it is too late once all parts are written."""
         run = self._run(failed.snapshot)
         if run is None or run.is_committing:
             return []
         return self._end(failed.snapshot, failed.reason)
 
     def _run(self, snapshot: int) -> _Run | None:
-        """The state of a snapshot; None where it has ended."""
+        """Return the state of a snapshot; None where it has ended."""
         if snapshot <= self._last_ended:
             return None
         return self._runs.setdefault(snapshot, _Run())

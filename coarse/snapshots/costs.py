@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a device's instructions cost while snapshots are taken."""
+"""Costs of a device's instructions while snapshots are taken."""
 
 from coarse.protocol.costs import Cost, Costs, Way, free
 from coarse.snapshots.device import nbytes_of

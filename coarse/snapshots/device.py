@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""Snapshots as one device sees them: what its clients hold, who may overwrite, what is written.
+"""Snapshots on one device: the arrays that its clients hold, the grants to overwrite, and the files.
 
-See [Note: snapshot records] in records.py.
+[Note: snapshot records] in records.py has the details.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,10 +47,10 @@ ToCoordinator = SnapshotJoined | SnapshotPart | SnapshotFailed
 
 
 class DeviceSnapshots(FeatureMachine):
-    """One SnapshotMachine for each client of a device, and the coordinator on its device."""
+    """Machine of a device: a SnapshotMachine for each of its clients, and the coordinator on one device."""
 
     def __init__(self, device: int, placement: Placement, free: Callable[[int], None]) -> None:
-        """`free` gives a region of the device back."""
+        """Start without snapshots; `free` gives a region of the device back."""
         self._device = device
         self._placement = placement
         self._free = free
@@ -58,7 +58,7 @@ class DeviceSnapshots(FeatureMachine):
         self._protocols = {client: SnapshotMachine() for client in own}
         self._texts: dict[int, list[str]] = {client: [] for client in own}
         self._held: dict[int, Held] = {}
-        """Client -> what it holds, until the snapshot ends."""
+        """Client -> the arrays that it holds, until the snapshot ends."""
         self._folders: dict[int, str] = {}
         """Snapshot -> the folder of its parts, once that is known."""
         self._last_ended = -1
@@ -73,23 +73,23 @@ class DeviceSnapshots(FeatureMachine):
             SnapshotPart: self._to_coordinator,
             SnapshotFailed: self._to_coordinator,
         }
-        """What to do with each kind of record."""
+        """Handler for each kind of record."""
 
     # --- what the driver has done
 
     def on_copied(self, client: int, snapshot: int, key: int, refusal: str) -> Steps:
-        """An entry is copied, or the machine had no room for the copy."""
+        """Note that an entry is copied, or that the machine had no room for the copy."""
         if refusal:
             return self._fail(snapshot, f"rank {client}: {refusal}")
         return self._follow(client, self._protocols[client].on_copied(snapshot, key))
 
     def on_folder_made(self, snapshot: int, staging: str, refusal: str) -> Steps:
-        """The coordinator's checkpoint has been begun, or could not be."""
+        """Note that the coordinator's checkpoint has been begun, or could not be."""
         assert self._coordinator is not None
         return self._say(self._coordinator.on_folder_made(snapshot, staging, refusal))
 
     def on_part_written(self, client: int, snapshot: int, entry: str, refusal: str) -> Steps:
-        """A client's part is on the disk: its manifest entry, or why it is not."""
+        """Take a written part's manifest entry, or the reason why it was not written."""
         if refusal:
             return self._fail(snapshot, refusal)
         steps: Steps = []
@@ -98,12 +98,12 @@ class DeviceSnapshots(FeatureMachine):
         return steps
 
     def on_committed(self, snapshot: int, refusal: str) -> Steps:
-        """The checkpoint is there, or could not be made."""
+        """Note that the checkpoint is there, or could not be made."""
         assert self._coordinator is not None
         return self._say(self._coordinator.on_committed(snapshot, refusal))
 
     def on_dead(self, rank: int, text: str) -> Steps:
-        """A rank is gone: no snapshot that still needs somebody can be completed."""
+        """Fail snapshots that still need a rank that is gone."""
         reason = f"{text}; a checkpoint that was complete before is unharmed"
         running = {protocol.active_id for protocol in self._protocols.values()} | {*self._folders}
         if self._coordinator is not None:
@@ -115,7 +115,7 @@ class DeviceSnapshots(FeatureMachine):
         return [step for n in known for step in self._fail(n, reason)]
 
     def on_leave(self, client: int) -> Steps:
-        """A client has shut down, and takes part in no snapshot that it has not joined."""
+        """Note that a client has shut down, and takes part in no snapshot that it has not joined."""
         return [] if self._coordinator is None else self._say(self._coordinator.on_left(client))
 
     # --- records
@@ -183,7 +183,7 @@ class DeviceSnapshots(FeatureMachine):
     # --- within
 
     def _follow(self, client: int, instructions: Iterable[HoldInstruction]) -> Steps:
-        """What a client's protocol wants, with the places that it does not know."""
+        """Return the steps of a client's protocol, with the places that it does not know."""
         steps: Steps = []
         for instruction in instructions:
             match instruction:
@@ -226,7 +226,7 @@ class DeviceSnapshots(FeatureMachine):
                 return self._say(self._coordinator.on_failed(record))
 
     def _say(self, said: list[SnapshotStep | ToAllDevices]) -> Steps:
-        """The coordinator's words to all devices; the others hear them before own clients do."""
+        """Send the coordinator's records to all devices; the others hear them before own clients do."""
         steps: Steps = []
         first = self._placement.num_clients
         for step in said:
@@ -240,7 +240,7 @@ class DeviceSnapshots(FeatureMachine):
 
 
 def nbytes_of(entry: HeldEntry) -> int:
-    """Bytes of an entry's tensor."""
+    """Return the bytes of an entry's tensor."""
     count = 1
     for extent in entry.shape:
         count *= extent

@@ -1,4 +1,4 @@
-"""Carries out a device's snapshots: copies a little at a time, files in a thread of their own."""
+"""Executor of a device's snapshots: copies a little at a time, files in a separate thread."""
 
 import threading
 from collections import deque
@@ -37,17 +37,17 @@ from coarse.storage.region import DeviceMemory
 from coarse.storage.room import available_bytes
 
 _COPY_BYTES = 4 * MIB
-"""The most that is copied before the device looks for other work again."""
+"""Most bytes that are copied before the device looks for other work again."""
 _HEADROOM_BYTES = 128 * MIB
-"""What a copy leaves to the rest of the machine."""
+"""Bytes of memory that a copy leaves to the rest of the machine."""
 
 Job = Callable[[], Callable[[], Steps]]
-"""Work for the thread; what it returns is called by the service's thread."""
+"""Work for the thread; its result is called by the service's thread."""
 
 
 @dataclass
 class _Copy:
-    """A copy under way."""
+    """Copy under way."""
 
     entry: CopyEntry
     buffer: np.ndarray | None = None
@@ -64,7 +64,11 @@ class SnapshotExecutor(FeatureExecutor):
         wake: Callable[[], None],
         carry_out: Callable[[Steps], None],
     ) -> None:
-        """`wake` ends the sleep of the service's thread, and any thread calls it; `carry_out` does what follows."""
+        """Start without copies.
+
+        `wake` ends the sleep of the service's thread, and any thread calls it. `carry_out` carries out the steps that
+        follow.
+        """
         self._protocol = protocol
         self._memory = memory
         self._wake = wake
@@ -86,7 +90,7 @@ class SnapshotExecutor(FeatureExecutor):
             DropCopies: self._drop_copies,
             DropFolder: self._drop_folder,
         }
-        """What to do with each kind of step."""
+        """Handler for each kind of step."""
 
     @property
     def has_urgent_work(self) -> bool:
@@ -104,7 +108,7 @@ class SnapshotExecutor(FeatureExecutor):
         return self._num_pending > 0
 
     def poll(self) -> bool:
-        """Carry out what follows from the files that have been written."""
+        """Carry out the steps that follow from files that have been written."""
         while self._results:
             self._num_pending -= 1
             self._carry_out(self._results.popleft()())

@@ -1,4 +1,4 @@
-"""Snapshots of state arrays and of further arrays, and their way back (COARSE IV-A)."""
+"""Interface of snapshots of state arrays and further arrays, and of restores (COARSE IV-A)."""
 
 import os
 import warnings
@@ -25,7 +25,7 @@ def snapshot(
     tensors: Mapping[str, np.ndarray | StoredTensor] | None = None,
     unlike: Collection[str] = (),
 ) -> SnapshotHandle:
-    """Hold all state arrays as they are now and write them to the folder `path`; returns at once.
+    """Hold all state arrays as they are now and write them to the folder `path`; return at once.
 
     All workers call it at the same iteration boundary, with equal values: each one's device
     writes a share. A snapshot that is still being written is waited for first. The checkpoint that
@@ -34,12 +34,12 @@ def snapshot(
     Args:
         path: a folder on a file system that all memory devices see.
         step: the iteration, for `restore`.
-        metadata: whatever JSON can hold, for `restore`; rank 0's is kept.
+        metadata: values that JSON can hold, for `restore`; rank 0's are kept.
         tensors: further arrays by name, which are copied before this returns.
         unlike: names among them whose values may differ from worker to worker; rank 0's are kept.
 
     Raises:
-        SnapshotError: here, where this rank's arguments are wrong; whatever else fails, on any
+        SnapshotError: here, where this rank's arguments are wrong; any other failure, on any
             rank, is raised by the handle's `wait` on all of them.
     """
     given = {name: _stored(name, tensor) for name, tensor in (tensors or {}).items()}
@@ -48,9 +48,9 @@ def snapshot(
 
 
 def restore(path: str | os.PathLike[str]) -> Checkpoint:
-    """What a snapshot held; values of state arrays that exist are copied into them.
+    """Return a snapshot's content, and copy values of state arrays that exist into them.
 
-    Any number of workers may read a checkpoint, whatever number wrote it; each reads all of it.
+    Any number of workers may read a checkpoint, written by any number; each reads all of it.
 
     Raises:
         CheckpointError: no whole checkpoint is there, or a state array differs in shape or type.

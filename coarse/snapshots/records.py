@@ -1,12 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
-"""The records of snapshots, from a worker's call to the checkpoint on disk (COARSE IV-A).
+"""Records of snapshots, from a worker's call to the checkpoint on disk (COARSE IV-A).
 
-[Note: snapshot records] A worker tells its own device what to hold (SnapshotBegin). Every device
-tells the coordinator, which is the device of worker 0, who has begun (SnapshotJoined). The
-coordinator makes the folder and tells all devices (SnapshotFolder); each writes one part for each
-of its workers and reports it (SnapshotPart). The coordinator commits them and says so to all
-devices, which say it to their workers (SnapshotEnded). Whatever goes wrong anywhere is said to the
-coordinator (SnapshotFailed), which ends the snapshot for everybody; so does the end of a worker that has not joined it.
+[Note: snapshot records] A worker tells its own device the tensors to hold (SnapshotBegin). Every device tells the
+coordinator, which is the device of worker 0, the workers that have begun (SnapshotJoined). The coordinator makes the
+folder and tells all devices (SnapshotFolder); each writes one part for each of its workers and reports it
+(SnapshotPart). The coordinator commits them and says so to all devices, which say it to their workers (SnapshotEnded).
+Any failure is told to the coordinator (SnapshotFailed), which ends the snapshot for everybody; so does the end of a
+worker that has not joined it.
 """
 
 import json
@@ -16,7 +16,7 @@ from coarse.protocol.codec import register_records
 
 
 class SnapshotBegin(NamedTuple):
-    """A fragment of what a client's device shall hold; all fragments together are JSON."""
+    """Fragment of the tensors that a client's device shall hold; all fragments together are JSON."""
 
     client: int
     snapshot: int
@@ -25,7 +25,7 @@ class SnapshotBegin(NamedTuple):
 
 
 class SnapshotJoined(NamedTuple):
-    """A client has begun a snapshot; `what` is the same text on all ranks, or they disagree."""
+    """Record of a client that has begun a snapshot; `what` is equal on all ranks, or they disagree."""
 
     client: int
     snapshot: int
@@ -33,14 +33,17 @@ class SnapshotJoined(NamedTuple):
 
 
 class SnapshotFolder(NamedTuple):
-    """The folder into which the parts of a snapshot are written."""
+    """Record of the folder into which the parts of a snapshot are written."""
 
     snapshot: int
     staging: str
 
 
 class SnapshotTouch(NamedTuple):
-    """The optimizer is about to overwrite these entries: answer once that is safe."""
+    """Request of the optimizer, which is about to overwrite these entries.
+
+    The answer comes once that is safe.
+    """
 
     client: int
     token: int
@@ -48,20 +51,20 @@ class SnapshotTouch(NamedTuple):
 
 
 class SnapshotGrant(NamedTuple):
-    """The entries may be overwritten."""
+    """Answer that the entries may be overwritten."""
 
     device: int
     token: int
 
 
 class SnapshotCopied(NamedTuple):
-    """All entries of a client are copied: no overwriting needs a grant any more."""
+    """Record that all entries of a client are copied: no overwriting needs a grant any more."""
 
     snapshot: int
 
 
 class SnapshotPart(NamedTuple):
-    """A fragment of the manifest entry of the part that holds a client's share."""
+    """Fragment of the manifest entry of the part that holds a client's share."""
 
     client: int
     snapshot: int
@@ -70,14 +73,14 @@ class SnapshotPart(NamedTuple):
 
 
 class SnapshotFailed(NamedTuple):
-    """To the coordinator: a snapshot cannot be completed, and why."""
+    """Record for the coordinator that a snapshot cannot be completed, and the reason."""
 
     snapshot: int
     reason: str
 
 
 class SnapshotEnded(NamedTuple):
-    """A snapshot is on the disk, or has been given up for this reason."""
+    """Record of a snapshot that is on the disk, or has been given up for this reason."""
 
     snapshot: int
     reason: str
@@ -91,35 +94,35 @@ register_records("snapshots", RECORDS)
 
 
 class HeldEntry(NamedTuple):
-    """One tensor of a client's share, in the memory of its device."""
+    """Tensor of a client's share, in the memory of its device."""
 
     name: str
     dtype: int
     shape: tuple[int, ...]
     offset: int
     is_staged: bool
-    """Nobody will overwrite it: it lies in memory that belongs to the snapshot."""
+    """True if it will not be overwritten: it lies in memory that belongs to the snapshot."""
 
 
 class Held(NamedTuple):
-    """What a client asks its device to hold and write."""
+    """Request of a client to its device to hold and write tensors."""
 
     folder: str
     step: int
     metadata: dict[str, Any]
     what: str
-    """See SnapshotJoined."""
+    """Text that names the snapshot; see SnapshotJoined."""
     entries: tuple[HeldEntry, ...]
     staging_offset: int
-    """The region of all staged entries, which the device frees at the end; -1: there are none."""
+    """Region of all staged entries, which the device frees at the end; -1: there are none."""
 
     def encode(self) -> str:
-        """Text for `fragments`."""
+        """Return text for `fragments`."""
         return json.dumps(self)
 
     @classmethod
     def decode(cls, text: str) -> "Held":
-        """What `encode` was given."""
+        """Return the request that `encode` was given."""
         folder, step, metadata, what, entries, staging_offset = json.loads(text)
         found = tuple(
             HeldEntry(name, dtype, tuple(shape), offset, is_staged)

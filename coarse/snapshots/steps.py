@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a device's snapshot protocol asks its driver to do, beside sending records."""
+"""Steps that a device's snapshot protocol asks of its driver, beside records."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ from coarse.snapshots.records import HeldEntry
 
 
 class CopyEntry(NamedTuple):
-    """Copy a region out of the way, between other work; answer by on_copied."""
+    """Step that copies a region aside, between other work; answered by on_copied."""
 
     client: int
     snapshot: int
@@ -17,20 +17,20 @@ class CopyEntry(NamedTuple):
 
 
 class HurryCopies(NamedTuple):
-    """This client waits to overwrite: make its copies before any other work."""
+    """Step that makes a client's copies before any other work, as it waits to overwrite."""
 
     client: int
 
 
 class MakeFolder(NamedTuple):
-    """Begin a checkpoint; answer by on_folder_made."""
+    """Step that begins a checkpoint; answered by on_folder_made."""
 
     snapshot: int
     folder: str
 
 
 class WritePart(NamedTuple):
-    """Write a client's share, copies and staged entries; answer by on_part_written."""
+    """Step that writes a client's share, copies and staged entries; answered by on_part_written."""
 
     client: int
     snapshot: int
@@ -39,7 +39,7 @@ class WritePart(NamedTuple):
 
 
 class CommitParts(NamedTuple):
-    """Make the parts a checkpoint; answer by on_committed."""
+    """Step that makes the parts a checkpoint; answered by on_committed."""
 
     snapshot: int
     staging: str
@@ -47,17 +47,17 @@ class CommitParts(NamedTuple):
     step: int
     metadata: dict[str, Any]
     parts: tuple[str, ...]
-    """The manifest entry of each, as JSON."""
+    """Manifest entry of each part, as JSON."""
 
 
 class DropCopies(NamedTuple):
-    """A client's copies, finished or not, are of no more use."""
+    """Step that drops a client's copies, finished or not."""
 
     client: int
 
 
 class DropFolder(NamedTuple):
-    """A checkpoint that was begun is given up."""
+    """Step that drops a checkpoint that was begun."""
 
     staging: str
 

@@ -1,4 +1,4 @@
-"""Snapshots of a model and its optimizer, and their way back.
+"""Snapshots of a model and its optimizer, and their restores.
 
     for epoch in range(num_epochs):
         for step, batch in enumerate(batches, start=epoch * len(batches)):
@@ -44,7 +44,7 @@ from coarse.torch.tensors import (
 )
 
 _OWN = "coarse.torch"
-"""The metadata's key for what this file has to know."""
+"""Key in the metadata for the facts that this file needs."""
 Named = dict[str, torch.Tensor]
 
 
@@ -58,11 +58,10 @@ def snapshot(
 ) -> SnapshotHandle:
     """Hold a model and its optimizer as they are now and write them; see `coarse.snapshot`.
 
-    What lies in device memory (`parameters_in_device_memory` of DistributedOptimizer) is held
-    there; all else is copied before this returns. Buffers, in which workers may differ (BatchNorm's
-    means), are rank 0's, and so all workers' after `restore`. Until the handle is done, call
-    `coarse.before_overwrite()` before you write to parameters other than by the optimizer, by the
-    model's `load_state_dict` or by functions of coarse, which ask themselves.
+    Tensors in device memory (`parameters_in_device_memory` of DistributedOptimizer) are held there; all others are
+    copied before this returns. Buffers, in which workers may differ (BatchNorm's means), are rank 0's, and so all
+    workers' after `restore`. Until the handle is done, call `coarse.before_overwrite()` before you write to parameters
+    other than by the optimizer, by the model's `load_state_dict` or by functions of coarse, which ask themselves.
 
     Raises:
         TypeError: the optimizer's state holds something that is neither tensor nor plain value.
@@ -129,7 +128,7 @@ def restore(
 
 
 class _Source:
-    """A checkpoint as torch tensors."""
+    """Checkpoint as torch tensors."""
 
     def __init__(self, path: str, checkpoint: Checkpoint, own: dict[str, Any]) -> None:
         self._path = path
@@ -137,7 +136,7 @@ class _Source:
         self._own = {"elsewhere": {}, "bytes": {}, **own}
 
     def tensor(self, name: str, wanted: torch.Tensor) -> torch.Tensor:
-        """The values of a name, which must be like `wanted`."""
+        """Return the values of a name, which must be like `wanted`."""
         stored = self._tensors.get(self._own["elsewhere"].get(name, name))
         came = "nothing of that name"
         if stored is not None:
@@ -153,7 +152,7 @@ class _Source:
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str]
     ) -> dict[str, Any]:
-        """A state dict for the optimizer."""
+        """Return a state dict for the optimizer."""
         packed = self._own.get("optimizer")
         found = packed["groups"] if packed is not None else []
         groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
@@ -207,7 +206,7 @@ def _model_tensors(model: torch.nn.Module) -> Named:
 def _names_of(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module | None
 ) -> dict[torch.Tensor, str]:
-    """Parameter -> its name, or its number where nobody has named it."""
+    """Return each parameter's name, or its number where it has no name."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     names = {p: str(number) for number, p in enumerate(parameters)}
     if model is not None:
@@ -220,7 +219,7 @@ def _names_of(
 def _pack_optimizer(
     optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], tensors: Named
 ) -> dict[str, Any]:
-    """The optimizer as JSON; its tensors are added to `tensors` under their names."""
+    """Return the optimizer as JSON; its tensors are added to `tensors` under their names."""
 
     def packed(value: Plain, name: str) -> Plain:
         found: list[torch.Tensor] = []

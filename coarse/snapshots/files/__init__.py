@@ -1,1 +1,1 @@
-"""One feature in one room: what a snapshot holds, the checkpoint on disk, and its way back (COARSE IV-A)."""
+"""Files of snapshots: a snapshot's content, the checkpoint on disk, and its restore (COARSE IV-A)."""

@@ -35,9 +35,9 @@ _UNFINISHED_FILE = re.compile(r"\.tmp.*|.*\.tmp")  # ours, and those that safete
 
 
 def begin_checkpoint(folder: Path, fs: FileSystem | None = None) -> Path:
-    """A new staging folder for a checkpoint that will be `folder`; one rank calls this.
+    """Return a new staging folder for a checkpoint that will be `folder`; one rank calls this.
 
-    Puts right what a crash has left, and refuses to replace a folder that is no checkpoint.
+    It repairs the state that a crash has left, and refuses to replace a folder that is no checkpoint.
     """
     fs = fs or FileSystem()
     folder = folder.resolve()
@@ -53,7 +53,10 @@ def begin_checkpoint(folder: Path, fs: FileSystem | None = None) -> Path:
 def write_part(
     staging: Path, index: int, pieces: Sequence[TensorPiece], fs: FileSystem | None = None
 ) -> PartEntry:
-    """The entry of part `index`, on the disk when this returns; each writer has its own index."""
+    """Write part `index`, and return its entry; each writer has its own index.
+
+    The part is on the disk when this returns.
+    """
     fs = fs or FileSystem()
     final = staging / f"part-{index:04d}.safetensors"
     unfinished = final.with_name(final.name + ".tmp")
@@ -121,7 +124,7 @@ def write_checkpoint(
 
 
 def replaced_folder(folder: Path) -> Path:
-    """Where the old checkpoint is while the new one takes its name."""
+    """Return the place of the old checkpoint while the new one takes its name."""
     return folder.with_name(f".{folder.name}.replaced")
 
 
@@ -213,7 +216,7 @@ def _put_right(folder: Path, fs: FileSystem) -> None:
 
 
 def _check_ours(folder: Path, fs: FileSystem) -> None:
-    """Raise unless removing the folder would lose nothing but a checkpoint."""
+    """Raise SnapshotError unless removing the folder would lose nothing but a checkpoint."""
     names = fs.list_folder(folder)
     foreign = sorted(name for name in names or () if not _is_ours(name))
     if not foreign and MANIFEST_FILE in (names or ()):
@@ -234,7 +237,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _remove_folder(folder: Path, fs: FileSystem) -> None:
-    """Remove a folder of ours, its manifest first, so that what is left is no checkpoint."""
+    """Remove a folder of ours, its manifest first, so that the rest is no checkpoint."""
     names = fs.list_folder(folder)
     if names is None:
         return

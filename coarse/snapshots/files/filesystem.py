@@ -1,4 +1,4 @@
-"""The file operations that checkpoints are made of, in one place so that tests can fail each."""
+"""File operations of checkpoints, in one place so that tests can fail each."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ MISSING_SAFETENSORS = (
 
 
 def require_safetensors() -> None:
-    """SnapshotError where checkpoints cannot be written for want of a package."""
+    """Raise SnapshotError where checkpoints cannot be written for want of a package."""
     try:
         from safetensors import TensorSpec  # noqa: F401
     except ImportError as error:
@@ -26,21 +26,21 @@ def require_safetensors() -> None:
 
 
 class FileSystem:
-    """The operating system's files; each method is one operation that may raise OSError."""
+    """Files of the operating system; each method is one operation that may raise OSError."""
 
     def make_folder(self, path: Path) -> None:
         """Make the folder and its parents, where they are not there yet."""
         path.mkdir(parents=True, exist_ok=True)
 
     def list_folder(self, path: Path) -> frozenset[str] | None:
-        """The names in a folder; None where there is no such folder."""
+        """Return the names in a folder; None where there is no such folder."""
         try:
             return frozenset(os.listdir(path))
         except FileNotFoundError:
             return None
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or folder another name, at once; a file that has the name goes."""
+        """Rename a file or folder, atomically; a file that has the name goes."""
         os.rename(source, target)
 
     def remove_file(self, path: Path) -> None:
@@ -60,16 +60,16 @@ class FileSystem:
             os.close(descriptor)
 
     def nbytes(self, path: Path) -> int:
-        """The length of a file."""
+        """Return the length of a file in bytes."""
         return os.stat(path).st_size
 
     def sha256(self, path: Path) -> str:
-        """The checksum of a file's content, in hexadecimal."""
+        """Return the checksum of a file's content, in hexadecimal."""
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def read(self, path: Path) -> bytes:
-        """The content of a file; of what has no length of its own (a device, say) a byte at most."""
+        """Return the content of a file; a byte at most of one without a length (a device, say)."""
         with open(path, "rb") as file:
             return file.read(os.fstat(file.fileno()).st_size + 1)
 

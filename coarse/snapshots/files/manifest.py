@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a checkpoint's manifest says, to and from bytes.
+"""Manifest of a checkpoint, to and from bytes.
 
 The file is JSON in one canonical form with its own checksum, so that a change of any byte shows.
 """
@@ -27,7 +27,7 @@ _DTYPES = {dtype.label: dtype for dtype in DType}
 
 @dataclass(frozen=True, kw_only=True)
 class PieceEntry:
-    """Where in a tensor the elements come from that a part holds under `stored_name`."""
+    """Place in a tensor of the elements that a part holds under `stored_name`."""
 
     name: str
     dtype: str
@@ -37,24 +37,24 @@ class PieceEntry:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the piece is all of its tensor."""
+        """True if the piece is all of its tensor."""
         return self.numel == prod(self.shape)
 
     @property
     def stored_name(self) -> str:
-        """The tensor's name in the part file: a whole one's own, else with its run of elements."""
+        """Name of the tensor in the part file; a piece's has its run of elements."""
         return (
             self.name if self.is_whole else f"{self.name}[{self.first}:{self.first + self.numel}]"
         )
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape in the part file; a run of elements is flat."""
+        """Shape in the part file; a run of elements is flat."""
         return self.shape if self.is_whole else (self.numel,)
 
 
 def entry_of(piece: TensorPiece) -> PieceEntry:
-    """The entry of a piece that is about to be written."""
+    """Return the entry of a piece that is about to be written."""
     return PieceEntry(
         name=piece.name,
         dtype=piece.dtype.label,
@@ -66,7 +66,7 @@ def entry_of(piece: TensorPiece) -> PieceEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class PartEntry:
-    """One written part: its file, how long it is, what it hashes to and what it holds."""
+    """Written part: its file, length, hash and content."""
 
     file: str
     nbytes: int
@@ -74,18 +74,18 @@ class PartEntry:
     pieces: tuple[PieceEntry, ...]
 
     def to_json(self) -> str:
-        """Text for the way from the device that wrote the part to the rank that commits it."""
+        """Return text for the way from the device that wrote the part to the rank that commits it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "PartEntry":
-        """The entry that `to_json` gave."""
+        """Return the entry of a text that `to_json` gave."""
         return _part_from(json.loads(text))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A whole checkpoint, less its bytes; checked at birth."""
+    """Whole checkpoint without its bytes; checked when it is made."""
 
     step: int
     metadata: dict[str, Any]
@@ -97,7 +97,7 @@ class Manifest:
         check_cover(piece for part in self.parts for piece in part.pieces)
 
     def encode(self) -> bytes:
-        """The bytes of the manifest file."""
+        """Return the bytes of the manifest file."""
         body = {
             "format": FORMAT,
             "version": FORMAT_VERSION,
@@ -109,7 +109,7 @@ class Manifest:
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raise SnapshotError unless JSON holds it: string keys, no arrays; tuples become lists."""
+    """Raise SnapshotError unless JSON can hold it: string keys, no arrays; tuples become lists."""
     try:
         _check_keys(metadata, "metadata")
         json.dumps(metadata)
@@ -121,7 +121,11 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 def decode_manifest(raw: bytes, path: str) -> Manifest:
-    """The manifest in `raw`, the content of the file at `path`."""
+    """Return the manifest in `raw`, the content of the file at `path`.
+
+    Raises:
+        CheckpointError: it is none, was changed, or does not cover every tensor once.
+    """
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -201,7 +205,7 @@ def _check_files(parts: tuple[PartEntry, ...]) -> None:
 
 
 def _check_keys(value: object, where: str) -> None:
-    """JSON would turn other keys into strings silently."""
+    """Raise TypeError for keys that are no strings, which JSON would turn into strings silently."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):

@@ -20,7 +20,7 @@ _DTYPES = {dtype.label: dtype for dtype in DType}
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """All that a snapshot held."""
+    """Content of a snapshot."""
 
     step: int
     metadata: dict[str, Any]
@@ -28,7 +28,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path, fs: FileSystem | None = None) -> Checkpoint:
-    """The checkpoint in `folder`, with its tensors joined from the pieces of all writers."""
+    """Return the checkpoint in `folder`, with its tensors joined from the pieces of all writers."""
     fs = fs or FileSystem()
     found = find_checkpoint(folder, fs)
     manifest = read_manifest(found, fs)
@@ -40,9 +40,9 @@ def read_checkpoint(folder: Path, fs: FileSystem | None = None) -> Checkpoint:
 
 
 def find_checkpoint(folder: Path, fs: FileSystem | None = None) -> Path:
-    """The folder that holds the checkpoint: after a crash it may be the replaced one's.
+    """Return the folder that holds the checkpoint: after a crash it may be the replaced one's.
 
-    See [Note: checkpoint files].
+    [Note: checkpoint files] has the details.
     """
     fs = fs or FileSystem()
     folder = folder.resolve()
@@ -58,13 +58,13 @@ def find_checkpoint(folder: Path, fs: FileSystem | None = None) -> Path:
 
 
 def read_manifest(folder: Path, fs: FileSystem | None = None) -> Manifest:
-    """The manifest in a folder that `find_checkpoint` gave."""
+    """Return the manifest in a folder that `find_checkpoint` gave."""
     path = folder / MANIFEST_FILE
     return decode_manifest(_content(path, "a checkpoint's manifest", fs or FileSystem()), str(path))
 
 
 def read_part(folder: Path, part: PartEntry, fs: FileSystem | None = None) -> list[TensorPiece]:
-    """The pieces in one part of the checkpoint; what comes back is writable memory of its own."""
+    """Return the pieces in one part of the checkpoint, in separate writable memory."""
     path = folder / part.file
     raw = _content(path, f"{part.nbytes} bytes", fs or FileSystem())
     if len(raw) != part.nbytes:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The copy-on-write snapshot of one device, without I/O (COARSE IV-A)."""
+"""Copy-on-write snapshot of one device, without I/O (COARSE IV-A)."""
 
 import enum
 from collections.abc import Iterable
@@ -9,35 +9,35 @@ from coarse.errors import SnapshotError
 
 
 class CopyNow(NamedTuple):
-    """Copy this key's present value into the snapshot, then call `on_copied`."""
+    """Instruction to copy this key's present value into the snapshot, and then to call `on_copied`."""
 
     snapshot_id: int
     key: int
 
 
 class Grant(NamedTuple):
-    """Tell the requester that it may overwrite these keys."""
+    """Instruction to tell the requester that it may overwrite these keys."""
 
     requester: int
     keys: tuple[int, ...]
 
 
 class WriteFile(NamedTuple):
-    """Every key has been copied: write the copies to a file, then call `on_written`."""
+    """Instruction to write the copies, which are complete, to a file, and then to call `on_written`."""
 
     snapshot_id: int
     keys: tuple[int, ...]
 
 
 class Discard(NamedTuple):
-    """Drop the copies, those still being made too, and tell whoever waits for the snapshot why."""
+    """Instruction to drop the copies, finished or not, and to tell those that wait the reason."""
 
     snapshot_id: int
     reason: str
 
 
 class Refuse(NamedTuple):
-    """This snapshot does not begin; `reason` is the text of the asker's SnapshotError."""
+    """Notice that this snapshot does not begin; `reason` is the text of the asker's SnapshotError."""
 
     snapshot_id: int
     reason: str
@@ -47,7 +47,7 @@ Instruction = CopyNow | Grant | WriteFile | Discard | Refuse
 
 
 class SnapshotPhase(enum.Enum):
-    """What a device's snapshot is doing."""
+    """Phase of a device's snapshot."""
 
     IDLE = "idle"
     COPYING = "copying its keys"
@@ -61,15 +61,15 @@ class _Request(NamedTuple):
 
 
 class SnapshotMachine:
-    """Holds the values that the keys have when a snapshot begins, while training overwrites them.
+    """Machine that holds the keys' values of a snapshot's beginning, while training overwrites them.
 
-    Keys are copied one at a time in the background. Whoever wants to overwrite keys asks first;
-    those that are not copied yet are then copied at once, before the rest, and the request is
-    granted when the last of them is. A granted key may be overwritten again and again.
+    Keys are copied one at a time in the background. An overwriter of keys asks first; those that are not copied yet are
+    then copied at once, before the rest, and the request is granted when the last of them is. A granted key may be
+    overwritten again and again.
 
-    [Note: iteration boundary] The values that a snapshot holds are those of `on_begin`, so no
-    write may be under way then: begin between the last write of one iteration and the first of
-    the next, on all devices. While a snapshot is active, every write needs its grant.
+    [Note: iteration boundary] The values that a snapshot holds are those of `on_begin`, so no write may be under way
+    then: begin between the last write of one iteration and the first of the next, on all devices. While a snapshot is
+    active, every write needs its grant.
     """
 
     def __init__(self) -> None:
@@ -82,17 +82,17 @@ class SnapshotMachine:
 
     @property
     def phase(self) -> SnapshotPhase:
-        """What the active snapshot is doing; `SnapshotPhase.IDLE` where there is none."""
+        """Phase of the active snapshot; `SnapshotPhase.IDLE` where there is none."""
         return self._phase
 
     @property
     def active_id(self) -> int | None:
-        """The active snapshot; None where there is none."""
+        """Active snapshot; None where there is none."""
         return None if self._phase is SnapshotPhase.IDLE else self._last_id
 
     @property
     def num_uncopied(self) -> int:
-        """Keys of the active snapshot that are not copied yet."""
+        """Number of keys of the active snapshot that are not copied yet."""
         return len(self._untouched) + len(self._in_flight)
 
     def on_begin(self, snapshot_id: int, keys: Iterable[int]) -> list[Instruction]:
@@ -147,7 +147,7 @@ class SnapshotMachine:
         return []
 
     def on_abort(self, snapshot_id: int, reason: str) -> list[Instruction]:
-        """Give the snapshot up: nobody waits for a copy any longer."""
+        """Give the snapshot up: no request waits for a copy any longer."""
         if snapshot_id != self.active_id:
             return []
         self._phase = SnapshotPhase.IDLE
@@ -158,7 +158,7 @@ class SnapshotMachine:
         return [*granted, Discard(snapshot_id, reason)]
 
     def _go_on(self) -> list[Instruction]:
-        """The next background copy, unless one is under way; the file after the last."""
+        """Return the next background copy, unless one is under way, or the file after the last copy."""
         if self._in_flight:
             return []
         if self._untouched:
