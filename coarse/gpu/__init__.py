@@ -1,1 +1,1 @@
-"""What coarse asks of GPUs, and CUDA by CuPy behind it."""
+"""Interface to GPUs, and CUDA by CuPy behind it."""

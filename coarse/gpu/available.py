@@ -1,4 +1,4 @@
-"""The GPUs that this process uses: CUDA's by CuPy, unless a test has put others in their place."""
+"""GPUs that this process uses: CUDA's by CuPy, unless a test has put others in their place."""
 
 from typing import cast
 
@@ -9,11 +9,11 @@ from coarse.gpu.interface import DLPACK_OF_CUDA, AnyArray, GpuArray, Gpus, is_on
 from coarse.protocol.distribution import how_to_install
 
 _found: list[Gpus | ConfigError] = []
-"""At most one: what `gpus` gives, or raises."""
+"""Result of `gpus`, or the error that it raises; at most one."""
 
 
 def gpus() -> Gpus:
-    """The GPUs of this machine.
+    """Return the GPUs of this machine.
 
     Raises:
         ConfigError: CuPy is not installed, or CUDA finds no driver or no GPU.
@@ -30,7 +30,7 @@ def gpus() -> Gpus:
 
 
 def gpus_if_any() -> Gpus | None:
-    """The GPUs of this machine; None where `gpus` would raise ConfigError."""
+    """Return the GPUs of this machine; None where `gpus` would raise ConfigError."""
     try:
         return gpus()
     except ConfigError:
@@ -38,16 +38,18 @@ def gpus_if_any() -> Gpus | None:
 
 
 def gpu_array_of(given: object) -> GpuArray | None:
-    """The GPU array that an object of any library is, without a copy; None where it is in no GPU's memory.
+    """Return the GPU array that an object of any library is, without a copy.
+
+    None: it is in no GPU's memory.
 
     Raises:
-        ConfigError: it is, and there is no CuPy.
+        ConfigError: it is in a GPU's memory, and there is no CuPy.
     """
     return gpus().array_of(given) if is_on_gpu(given) or _is_on_gpu_by_dlpack(given) else None
 
 
 def empty_like(array: AnyArray) -> np.ndarray:
-    """A new array of the same shape and type, of whatever values, on the GPU of another, or else on the host."""
+    """Return a new uninitialised array of the same shape and type, on another's GPU or on the host."""
     if is_on_gpu(array):
         return cast(np.ndarray, gpus().empty(gpus().gpu_of(array), array.shape, array.dtype))
     return np.empty_like(array)

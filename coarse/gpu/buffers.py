@@ -11,7 +11,7 @@ _LEAST_BYTES = 1 << 16
 
 
 class Lent:
-    """What one use has taken; `give_back` lets others have it."""
+    """Buffers of one use; `give_back` frees them for others."""
 
     def __init__(self, buffers: "GpuBuffers") -> None:
         self._buffers = buffers
@@ -19,19 +19,19 @@ class Lent:
         self._on_gpu: list[GpuArray] = []
 
     def on_host(self, num_elements: int, dtype: np.dtype[Any]) -> np.ndarray:
-        """(num_elements,) of pinned host memory, of whatever values."""
+        """Return an uninitialised array of pinned host memory, (num_elements,)."""
         nbytes = num_elements * dtype.itemsize
         self._on_host.append(self._buffers.take_on_host(nbytes))
         return self._on_host[-1][:nbytes].view(dtype)
 
     def on_gpu(self, num_elements: int, dtype: np.dtype[Any]) -> GpuArray:
-        """(num_elements,) of the GPU's memory, of whatever values."""
+        """Return an uninitialised array of the GPU's memory, (num_elements,)."""
         nbytes = num_elements * dtype.itemsize
         self._on_gpu.append(self._buffers.take_on_gpu(nbytes))
         return self._on_gpu[-1][:nbytes].view(dtype)
 
     def give_back(self) -> None:
-        """Nothing reads or writes it any more."""
+        """Give the buffers back, which are not read or written any more."""
         self._buffers.give_back(self._on_host, self._on_gpu)
         self._on_host, self._on_gpu = [], []
 
@@ -46,23 +46,23 @@ class GpuBuffers:
         self._free_on_gpu: defaultdict[int, list[GpuArray]] = defaultdict(list)
 
     def lend(self) -> Lent:
-        """What one use may take buffers from."""
+        """Return an object by which one use takes buffers."""
         return Lent(self)
 
     def take_on_host(self, nbytes: int) -> np.ndarray:
-        """So many bytes of pinned host memory or more, uint8."""
+        """Return at least `nbytes` bytes of pinned host memory, uint8."""
         length = _length(nbytes)
         free = self._free_on_host[length]
         return free.pop() if free else self._gpus.pinned(length)
 
     def take_on_gpu(self, nbytes: int) -> GpuArray:
-        """So many bytes of the GPU's memory or more, uint8."""
+        """Return at least `nbytes` bytes of the GPU's memory, uint8."""
         length = _length(nbytes)
         free = self._free_on_gpu[length]
         return free.pop() if free else self._gpus.empty(self._gpu, (length,), np.dtype(np.uint8))
 
     def give_back(self, on_host: list[np.ndarray], on_gpu: list[GpuArray]) -> None:
-        """Buffers that were taken are free."""
+        """Free buffers that were taken."""
         for array in on_host:
             self._free_on_host[array.nbytes].append(array)
         for buffer in on_gpu:

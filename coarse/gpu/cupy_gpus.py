@@ -1,4 +1,4 @@
-"""CUDA's GPUs, by CuPy. Nothing imports this file where there is no GPU to use."""
+"""GPUs of CUDA, by CuPy; this file is imported only where there is a GPU to use."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ from coarse.gpu.kernels import NAME, OPTIONS, fold_source
 from coarse.protocol.dtypes import DType, Op
 
 _SUCCESS, _OUT_OF_MEMORY, _NOT_READY = 0, 2, 600
-"""cudaError_t: cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady."""
+"""Values of cudaError_t: cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady."""
 _COMPUTE_MODE = 20
-"""cudaDevAttrComputeMode"""
+"""Value of cudaDevAttrComputeMode."""
 _THREADS = 256
 _BLOCKS_OF_PROCESSOR = 8
 
 
 @contextmanager
 def _refusals(what: str) -> Iterator[None]:
-    """GpuError, or CapacityError where memory is short, for what CUDA refuses within."""
+    """Raise GpuError, or CapacityError where memory is short, for CUDA's refusals within the context."""
     try:
         yield
     except cupy.cuda.memory.OutOfMemoryError as error:
@@ -37,7 +37,7 @@ def _refusals(what: str) -> Iterator[None]:
 
 
 def open_cuda() -> "CupyGpus":
-    """The GPUs that CUDA finds.
+    """Return the GPUs that CUDA finds.
 
     Raises:
         ConfigError: there is no driver, or no GPU.
@@ -55,7 +55,7 @@ def open_cuda() -> "CupyGpus":
 
 
 class CupyEvent:
-    """See Event."""
+    """Event of CUDA; see Event."""
 
     def __init__(self, stream: Any, gpu: int) -> None:  # noqa: ANN401  CuPy is not typed
         with cupy.cuda.Device(gpu):
@@ -64,24 +64,34 @@ class CupyEvent:
 
     @property
     def event(self) -> Any:  # noqa: ANN401  CuPy is not typed
-        """CuPy's own."""
+        """Event object of CuPy."""
         return self._event
 
     def is_done(self) -> bool:
-        """See Event. (CuPy's `done` takes an error for an event that is still to come.)"""
+        """Return whether all before it is done.
+
+        CuPy's `done` takes an error for an event that is still to come.
+
+        Raises:
+            GpuError: something before it failed.
+        """
         status = runtime.eventQuery(self._event.ptr)
         if status not in (_SUCCESS, _NOT_READY):
             raise GpuError(f"what a GPU was given has failed: {runtime.CUDARuntimeError(status)}")
         return bool(status == _SUCCESS)
 
     def wait(self) -> None:
-        """See Event."""
+        """Return once all before it is done.
+
+        Raises:
+            GpuError: something before it failed.
+        """
         with _refusals("what a GPU was given has failed"):
             self._event.synchronize()
 
 
 class CupyStream:
-    """See Stream; also the Arrays whose operations take their turn in it."""
+    """Stream of CUDA, which is also the Arrays whose operations take their turn in it."""
 
     def __init__(self, gpu: int, stream: Any) -> None:  # noqa: ANN401  CuPy is not typed
         self.gpu = gpu
@@ -89,22 +99,22 @@ class CupyStream:
 
     @property
     def arrays(self) -> "CupyStream":
-        """See Stream."""
+        """Operations that take their turn in this stream."""
         return self
 
     def record(self) -> CupyEvent:
-        """See Stream."""
+        """Return an event for the operations that the stream was given."""
         with _refusals("recording an event"):
             return CupyEvent(self._stream, self.gpu)
 
     def wait_for(self, event: Event) -> None:
-        """See Stream."""
+        """Have later operations wait for an event of another stream."""
         assert isinstance(event, CupyEvent)
         with _refusals("waiting for an event"), cupy.cuda.Device(self.gpu):
             self._stream.wait_event(event.event)
 
     def copy(self, target: AnyArray, source: AnyArray) -> None:
-        """See Arrays: CUDA finds out by itself where each lies, and which way is open between two GPUs."""
+        """Copy `source` into `target`; CUDA finds the place of each, and the way between two GPUs."""
         assert target.nbytes == source.nbytes
         assert target.flags.c_contiguous
         assert source.flags.c_contiguous
@@ -115,7 +125,7 @@ class CupyStream:
                 )
 
     def zero(self, target: AnyArray) -> None:
-        """See Arrays."""
+        """Make all bytes of an array 0."""
         if target.nbytes:
             with _refusals(f"zeroing {target.nbytes} bytes"), cupy.cuda.Device(self.gpu):
                 runtime.memsetAsync(address_of(target), 0, target.nbytes, self._stream.ptr)
@@ -123,7 +133,7 @@ class CupyStream:
     def reduce(
         self, sources: Sequence[AnyArray], targets: Sequence[AnyArray], dtype: DType, op: Op, divisor: int
     ) -> None:
-        """See Arrays."""
+        """Write op(sources) / divisor into every target."""
         if not sources:
             for target in targets:
                 self.zero(target)
@@ -135,7 +145,7 @@ class CupyStream:
             self._fold(sources, targets, dtype, op, divisor, widens=False)
 
     def combine(self, sources: Sequence[AnyArray], target: AnyArray, dtype: DType, op: Op) -> None:
-        """See Arrays."""
+        """Write op(sources) into `target`, of the accumulator type."""
         self._fold(sources, [target], dtype, op, 1, widens=True)
 
     def _fold(
@@ -158,83 +168,92 @@ class CupyStream:
 
 
 class CupyGpus:
-    """See Gpus."""
+    """GPUs that CUDA finds; see Gpus."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
     def infos(self) -> tuple[GpuInfo, ...]:
-        """See Gpus."""
+        """Return all GPUs that this process sees."""
         with _refusals("asking for the GPUs' properties"):
             return tuple(_info(number) for number in range(self._count))
 
     def free_bytes(self, gpu: int) -> int:
-        """See Gpus."""
+        """Return the free bytes of a GPU's memory."""
         with _refusals(f"asking GPU {gpu} for its free memory"), cupy.cuda.Device(gpu):
             free: int = runtime.memGetInfo()[0]
             return free
 
     def can_access(self, gpu: int, peer: int) -> bool:
-        """See Gpus."""
+        """Return whether a GPU's kernels can read and write another one's memory."""
         with _refusals(f"asking whether GPU {gpu} reaches GPU {peer}"):
             return gpu == peer or bool(runtime.deviceCanAccessPeer(gpu, peer))
 
     def allocate(self, gpu: int, nbytes: int) -> GpuArray:
-        """See Gpus: by cudaMalloc itself, since a handle of memory from CuPy's pool would name all of the pool's."""
+        """Allocate (nbytes,) uint8 by cudaMalloc itself.
+
+        A handle of memory from CuPy's pool would name all of the pool's.
+        """
         with _refusals(f"allocating {nbytes} bytes on GPU {gpu}"), cupy.cuda.Device(gpu):
             memory = cupy.cuda.Memory(nbytes)
         return _bytes_of(memory, nbytes)
 
     def export(self, memory: GpuArray) -> bytes:
-        """See Gpus."""
+        """Return a handle of allocated memory for other processes."""
         with _refusals("making a handle of GPU memory"), cupy.cuda.Device(self.gpu_of(memory)):
             handle: bytes = runtime.ipcGetMemHandle(address_of(memory))
             return handle
 
     def open(self, handle: bytes, nbytes: int, gpu: int) -> GpuArray:
-        """See Gpus; where the memory is another GPU's, CUDA lets `gpu` reach it as a peer."""
+        """Map another process's allocation, (nbytes,) uint8.
+
+        Where the memory is another GPU's, CUDA lets `gpu` reach it as a peer.
+        """
         with _refusals("mapping another process's GPU memory"), cupy.cuda.Device(gpu):
             pointer = runtime.ipcOpenMemHandle(handle, runtime.cudaIpcMemLazyEnablePeerAccess)
         return _bytes_of(cupy.cuda.UnownedMemory(pointer, nbytes, self, gpu), nbytes)
 
     def close(self, memory: GpuArray) -> None:
-        """See Gpus."""
+        """Unmap another process's allocation."""
         with _refusals("unmapping another process's GPU memory"), cupy.cuda.Device(self.gpu_of(memory)):
             runtime.ipcCloseMemHandle(address_of(memory))
 
     def stream(self, gpu: int) -> CupyStream:
-        """See Gpus."""
+        """Return a new stream that waits for no other one."""
         with _refusals(f"making a stream of GPU {gpu}"), cupy.cuda.Device(gpu):
             return CupyStream(gpu, cupy.cuda.Stream(non_blocking=True))
 
     def current_stream(self, gpu: int) -> CupyStream:
-        """See Gpus."""
+        """Return the stream in which this thread's user works on a GPU."""
         with cupy.cuda.Device(gpu):
             return CupyStream(gpu, cupy.cuda.get_current_stream())
 
     @contextmanager
     def using(self, gpu: int, pointer: int) -> Iterator[None]:
-        """See Gpus."""
+        """Have this thread's user work in another library's stream, within the context."""
         with cupy.cuda.Device(gpu), _stream_at(pointer, gpu):
             yield
 
     def pin(self, array: np.ndarray) -> None:
-        """See Gpus."""
+        """Lock the pages of contiguous host memory."""
         with _refusals(f"pinning {array.nbytes} bytes of host memory (ulimit -l limits it)"):
             runtime.hostRegister(address_of(array), array.nbytes, 0)
 
     def unpin(self, array: np.ndarray) -> None:
-        """See Gpus."""
+        """Unlock the pages of an array."""
         with _refusals("unpinning host memory"):
             runtime.hostUnregister(address_of(array))
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """See Gpus."""
+        """Return new pinned host memory, (nbytes,) uint8."""
         with _refusals(f"allocating {nbytes} bytes of pinned host memory"):
             return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
     def array_of(self, given: object) -> GpuArray:
-        """See Gpus. CuPy would copy what is not on the GPU that this thread has chosen."""
+        """Return the GPU array that an object of any library is.
+
+        CuPy would copy one that is not on the GPU that this thread has chosen.
+        """
         if isinstance(given, cupy.ndarray):
             return cast(GpuArray, given)
         if is_on_gpu(given):
@@ -245,12 +264,12 @@ class CupyGpus:
         return taken
 
     def gpu_of(self, array: GpuArray) -> int:
-        """See Gpus."""
+        """Return the GPU through which an array is reached."""
         number: int = array.device.id  # type: ignore[attr-defined]
         return number
 
     def empty(self, gpu: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> GpuArray:
-        """See Gpus."""
+        """Return a new uninitialised array on a GPU."""
         with _refusals(f"allocating an array on GPU {gpu}"), cupy.cuda.Device(gpu):
             array: GpuArray = cupy.empty(shape, dtype)
             return array
@@ -269,7 +288,10 @@ def _info(number: int) -> GpuInfo:
 
 
 def _has_mps() -> bool:
-    """Whether NVIDIA's Multi-Process Service runs, which uses GPUs in exclusive process mode for several processes."""
+    """Return whether NVIDIA's Multi-Process Service runs.
+
+    It uses GPUs in exclusive process mode for several processes.
+    """
     return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
 
 
@@ -293,7 +315,7 @@ def _kernel(source: str, gpu: int) -> Any:  # noqa: ANN401  CuPy is not typed
 
 
 class _ForeignStream:
-    """Another library's stream, as the CUDA stream protocol has it."""
+    """Stream of another library, in the CUDA stream protocol."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -303,14 +325,17 @@ class _ForeignStream:
 
 
 def _stream_at(pointer: int, gpu: int) -> Any:  # noqa: ANN401  CuPy is not typed
-    """CuPy's stream of a cudaStream_t; CuPy 14 warns of what CuPy 13 alone has."""
+    """Return CuPy's stream of a cudaStream_t; CuPy 14 warns of the class that CuPy 13 alone has."""
     if hasattr(cupy.cuda.Stream, "from_external"):
         return cupy.cuda.Stream.from_external(_ForeignStream(pointer))
     return cupy.cuda.ExternalStream(pointer, gpu)
 
 
 def _device_at(address: int) -> int:
-    """The GPU that memory is on; the thread's own of an array without elements, which has no address."""
+    """Return the GPU that memory is on.
+
+    For an array without elements, which has no address, it is the thread's own GPU.
+    """
     device: int = runtime.pointerGetAttributes(address).device if address else runtime.getDevice()
     return device
 

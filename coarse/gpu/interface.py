@@ -1,8 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""What coarse asks of GPUs. CUDA is behind it (cupy_gpus.py), and in tests a stand-in (tests/support/gpu_stand_in.py).
+"""Interface to GPUs, implemented by CUDA (cupy_gpus.py), and in tests by a stand-in.
 
-[Note: streams] What is given to a stream is done later, in its order. Only an event says that it is done: until then
-nobody reads what it writes, and nobody writes what it reads. Two streams have no order, but for what one waits for.
+The stand-in is tests/support/gpu_stand_in.py.
+
+[Note: streams] Operations that are given to a stream are done later, in its order. Only an event says that they are
+done: until then their results may not be read, and their operands not be written. Two streams have no order, except
+that one may wait for an event of the other.
 """
 
 from collections.abc import Sequence
@@ -16,33 +19,59 @@ from coarse.protocol.dtypes import DType, Op
 
 
 class GpuArray(Protocol):
-    """An array in a GPU's memory, as `cupy.ndarray` is one. numpy cannot read it."""
+    """Array in a GPU's memory, such as `cupy.ndarray`; numpy cannot read it."""
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its elements."""
+        ...
+
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Number of elements of each dimension."""
+        ...
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of elements."""
+        ...
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        ...
+
     @property
-    def itemsize(self) -> int: ...
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        ...
+
     @property
-    def flags(self) -> Any: ...  # noqa: ANN401  numpy's and CuPy's have no type in common
+    def flags(self) -> Any:  # noqa: ANN401  numpy's and CuPy's have no type in common
+        """Flags of its memory layout, such as `c_contiguous`."""
+        ...
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
-    def view(self, dtype: np.dtype[Any], /) -> "GpuArray": ...
-    def reshape(self, *shape: Any) -> "GpuArray": ...  # noqa: ANN401  as numpy's
+    def view(self, dtype: np.dtype[Any], /) -> "GpuArray":
+        """Return the same memory as an array of another type."""
+        ...
+
+    def reshape(self, *shape: Any) -> "GpuArray":  # noqa: ANN401  as numpy's
+        """Return the same elements in another shape."""
+        ...
+
     def __getitem__(self, index: slice, /) -> "GpuArray": ...
 
 
 AnyArray = np.ndarray | GpuArray
-"""On the host or on a GPU."""
+"""Array on the host or on a GPU."""
 
 
 class Arrays(Protocol):
-    """Operations on arrays, by numpy or by CuPy. On a GPU they take their turn in a stream (see [Note: streams]).
+    """Operations on arrays, by numpy or by CuPy; on a GPU they take their turn in a stream.
+
+    [Note: streams] has the details.
 
     Arrays are contiguous; those of one call have equally many elements of one type, unless it says otherwise.
     """
@@ -70,22 +99,32 @@ class Arrays(Protocol):
 
 
 class Event(Protocol):
-    """A point of a stream."""
+    """Point of a stream."""
 
     def is_done(self) -> bool:
-        """Whether all before it is done; returns at once. GpuError where something before it failed."""
+        """Return whether all before it is done; return at once.
+
+        Raises:
+            GpuError: something before it failed.
+        """
         ...
 
     def wait(self) -> None:
-        """Return once all before it is done; other threads run meanwhile. GpuError where something before it failed."""
+        """Return once all before it is done; other threads run until then.
+
+        Raises:
+            GpuError: something before it failed.
+        """
         ...
 
 
 class Stream(Protocol):
-    """An order of operations on one GPU; see [Note: streams]."""
+    """Order of operations on one GPU; see [Note: streams]."""
 
     @property
-    def gpu(self) -> int: ...
+    def gpu(self) -> int:
+        """Number of the GPU."""
+        ...
 
     @property
     def arrays(self) -> Arrays:
@@ -93,26 +132,26 @@ class Stream(Protocol):
         ...
 
     def record(self) -> Event:
-        """The point that the stream has come to once all that it was given is done."""
+        """Return an event that comes once all operations that the stream was given are done."""
         ...
 
     def wait_for(self, event: Event) -> None:
-        """Do what the stream is given from now on only after an event of another stream; returns at once."""
+        """Have later operations of the stream wait for an event of another stream; return at once."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInfo:
-    """One GPU as a process sees it."""
+    """Facts about one GPU as a process sees it."""
 
     number: int
-    """In this process; CUDA_VISIBLE_DEVICES decides it."""
+    """Number in this process; CUDA_VISIBLE_DEVICES decides it."""
     name: str
     bus_id: str
-    """Such as "0000:3b:00.0"; the same in all processes of the machine."""
+    """PCI bus address, such as "0000:3b:00.0", which is the same in all processes of the machine."""
     total_bytes: int
     lack: str = ""
-    """Why several processes cannot share its memory, and what to do; empty where they can."""
+    """Reason why several processes cannot share its memory, and the remedy; empty where they can."""
 
     def __str__(self) -> str:
         text = f"{self.number}: {self.name} at {self.bus_id}, {self.total_bytes / (1 << 30):.1f} GiB"
@@ -122,37 +161,37 @@ class GpuInfo:
 DLPACK_OF_CUDA = (2, 13)
 """Kinds of devices that are CUDA's: kDLCUDA, kDLCUDAManaged."""
 HANDLE_BYTES = 64
-"""Of CUDA's handles for other processes."""
+"""Bytes of CUDA's handles for other processes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GpuOffer:
-    """A memory device's allocation on a GPU, as it offers it to the other ranks of its node."""
+    """Allocation of a memory device on a GPU, as it offers it to the other ranks of its node."""
 
     bus_id: str
     nbytes: int
     handle: bytes
     memory: GpuArray
-    """(nbytes,) uint8, as the process that allocated it reaches it."""
+    """Memory of the allocation, (nbytes,) uint8, as the process that allocated it reaches it."""
 
 
 class Gpus(Protocol):
-    """The GPUs of this machine. GpuError says what CUDA refused, by the call and in CUDA's words."""
+    """GPUs of this machine; a GpuError has CUDA's refusal, by the call and in CUDA's words."""
 
     def infos(self) -> tuple[GpuInfo, ...]:
-        """All that this process sees, by number; none where there are none."""
+        """Return all GPUs that this process sees, by number; none where there are none."""
         ...
 
     def free_bytes(self, gpu: int) -> int:
-        """What is left of a GPU's memory; this process uses the GPU from then on."""
+        """Return the free bytes of a GPU's memory; this process uses the GPU from then on."""
         ...
 
     def can_access(self, gpu: int, peer: int) -> bool:
-        """Whether what runs on a GPU can read and write another one's memory; itself it always can."""
+        """Return whether a GPU's kernels can read and write another one's memory; its own they always can."""
         ...
 
     def allocate(self, gpu: int, nbytes: int) -> GpuArray:
-        """(nbytes,) uint8 of an allocation of its own, which `export` may name to other processes.
+        """Return (nbytes,) uint8 of a separate allocation, which `export` may name to other processes.
 
         Raises:
             CapacityError: the GPU has not that much left.
@@ -160,27 +199,30 @@ class Gpus(Protocol):
         ...
 
     def export(self, memory: GpuArray) -> bytes:
-        """A handle of what `allocate` gave, for `open` in other processes of this machine."""
+        """Return a handle of memory from `allocate`, for `open` in other processes of this machine."""
         ...
 
     def open(self, handle: bytes, nbytes: int, gpu: int) -> GpuArray:
-        """(nbytes,) uint8, another process's allocation, as what runs on `gpu` reaches it."""
+        """Return another process's allocation, (nbytes,) uint8, as kernels on `gpu` reach it."""
         ...
 
     def close(self, memory: GpuArray) -> None:
-        """Give back what `open` gave; nothing reads or writes it any more."""
+        """Give back memory from `open`, which is not read or written any more."""
         ...
 
     def stream(self, gpu: int) -> Stream:
-        """A new stream, which waits for no other one unless it is told to."""
+        """Return a new stream, which waits for no other one unless it is told to."""
         ...
 
     def current_stream(self, gpu: int) -> Stream:
-        """The stream in which this thread's user works on a GPU: that of `using`, else CuPy's."""
+        """Return the stream in which this thread's user works on a GPU: that of `using`, else CuPy's."""
         ...
 
     def using(self, gpu: int, pointer: int) -> AbstractContextManager[None]:
-        """Within, this thread's user works on a GPU in another library's stream, by its cudaStream_t."""
+        """Have this thread's user work on a GPU in another library's stream, within the context.
+
+        The stream is given by its cudaStream_t.
+        """
         ...
 
     def pin(self, array: np.ndarray) -> None:
@@ -196,42 +238,52 @@ class Gpus(Protocol):
         ...
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """(nbytes,) uint8 of new host memory that is pinned; CapacityError where there is none."""
+        """Return new pinned host memory, (nbytes,) uint8.
+
+        Raises:
+            CapacityError: there is none.
+        """
         ...
 
     def array_of(self, given: object) -> GpuArray:
-        """The GPU array that an object of any library is, which is in a GPU's memory, without a copy: by
-        `__cuda_array_interface__`, else by DLPack."""
+        """Return the GPU array that an object of any library in a GPU's memory is, without a copy.
+
+        It is taken by `__cuda_array_interface__`, else by DLPack.
+        """
         ...
 
     def gpu_of(self, array: GpuArray) -> int:
-        """The GPU through which an array is reached."""
+        """Return the GPU through which an array is reached."""
         ...
 
     def empty(self, gpu: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> GpuArray:
-        """A new array of whatever values, in memory that is not shared; CapacityError where there is no room."""
+        """Return a new uninitialised array in memory that is not shared.
+
+        Raises:
+            CapacityError: there is no room.
+        """
         ...
 
 
 def is_on_gpu(array: object) -> TypeGuard[GpuArray]:
-    """Whether something is an array in a GPU's memory."""
+    """Return whether an object is an array in a GPU's memory."""
     return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
 
 
 def address_of(array: AnyArray) -> int:
-    """Where an array's first element lies in this process's addresses."""
+    """Return the address of an array's first element in this process."""
     face = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
     address: int = face["data"][0]
     return address
 
 
 _COMPUTE_MODES = {1: "exclusive mode", 2: "prohibited mode", 3: "exclusive process mode"}
-"""cudaComputeMode; 0 is the default, in which any process may use a GPU."""
+"""Names of cudaComputeMode; 0 is the default, in which any process may use a GPU."""
 _EXCLUSIVE_PROCESS = 3
 
 
 def lack_of_sharing(name: str, compute_mode: int, *, has_mps: bool) -> str:
-    """Why processes cannot share a GPU's memory by handles, and what to do; empty if they can.
+    """Return the reason why processes cannot share a GPU's memory by handles, and the remedy, or "".
 
     `has_mps`: NVIDIA's Multi-Process Service runs, by which several use a GPU that is in exclusive process mode.
     """

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""The CUDA source of sums: one kernel reads every source and writes every target, in one pass over the bytes.
+"""CUDA source of sums: one kernel reads all sources and writes all targets in one pass over the bytes.
 
 The result equals that of `coarse.storage.reduce` to the bit: the same order of additions in the same accumulator type,
-one rounding at the end, and the arithmetic of IEEE 754 (OPTIONS). A thread has read
-all sources of an element before it writes a target, so targets may be the sources. No CUDA header is needed.
+one rounding at the end, and the arithmetic of IEEE 754 (OPTIONS). A thread has read all sources of an element before it
+writes a target, so targets may be the sources. No CUDA header is needed.
 """
 
 from functools import cache
@@ -12,7 +12,8 @@ from coarse.protocol.dtypes import DType, Op
 
 NAME = "fold"
 OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true")
-"""NVRTC's options for the arithmetic of IEEE 754: no multiplication joined with an addition, subnormal numbers kept."""
+"""Options of NVRTC for the arithmetic of IEEE 754: no multiplication joined with an addition, subnormal numbers kept.
+"""
 
 _STORAGE = {
     DType.FLOAT16: "unsigned short",
@@ -41,8 +42,10 @@ _UNSIGNED = {DType.INT32: "unsigned int", DType.INT64: "unsigned long long", DTy
 
 @cache
 def fold_source(dtype: DType, op: Op, num_sources: int, num_targets: int, divisor: int, *, widens: bool) -> str:
-    """A kernel `fold(sources..., targets..., num_elements)` of so many pointers; `widens`: its targets are of the
-    accumulator type, and are not rounded."""
+    """Return the source of a kernel `fold(sources..., targets..., num_elements)` of so many pointers.
+
+    `widens`: its targets are of the accumulator type, and are not rounded.
+    """
     storage = _STORAGE[dtype]
     wide = "float" if dtype in _HALVES else storage
     result = wide if widens else storage
@@ -87,7 +90,10 @@ def _combination(dtype: DType, op: Op, wide: str) -> str:
 
 
 def _scaling(dtype: DType, divisor: int) -> list[str]:
-    """What divides a total, as `coarse.storage.reduce.scale` does: by a power of two, by multiplying."""
+    """Return the lines that divide a total, as `coarse.storage.reduce.scale` does.
+
+    It divides by a power of two by multiplying.
+    """
     if divisor == 1:
         return []
     suffix = "" if dtype is DType.FLOAT64 else "f"

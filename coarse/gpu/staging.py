@@ -1,7 +1,8 @@
-"""Arrays on GPUs by way of pinned host memory, for collectives, which exchange on the host. See [Note: streams].
+"""Arrays on GPUs by way of pinned host memory, for collectives, which exchange on the host.
 
-Copies run in streams of their own, one for each way. A copy to the host begins once the user's stream has written what
-it reads; a copy to a GPU once the user's stream has read what it overwrites. So nobody waits but who needs the bytes.
+Copies run in separate streams, one for each way; see [Note: streams]. A copy to the host begins once the user's stream
+has written its source; a copy to a GPU once the user's stream has read the memory that it overwrites. So only a user of
+the bytes waits.
 """
 
 import threading
@@ -18,17 +19,20 @@ from coarse.gpu.interface import Event, GpuArray, Stream
 
 
 class Stage:
-    """Host memory beside arrays on GPUs, lent until `give_back`."""
+    """Host memory beside arrays on GPUs, taken until `give_back`."""
 
     def __init__(self, staging: "HostStaging", gpu: int, nbytes: int) -> None:
         self._staging = staging
         self._gpu = gpu
         self._memory, self._is_pinned = staging.take(gpu, nbytes)
         self.bytes = self._memory[:nbytes]
-        """(nbytes,) uint8 of whatever values, pinned where CUDA pins."""
+        """Uninitialised host memory, (nbytes,) uint8, pinned where CUDA pins."""
 
     def read(self, source: GpuArray, begin: int = 0) -> Event:
-        """Start to copy a contiguous array to `bytes`, from `begin` on, after what the user's stream has under way."""
+        """Start to copy a contiguous array to `bytes`, from `begin` on; return the copy's event.
+
+        The copy comes after the work that the user's stream has under way.
+        """
         gpu = gpus().gpu_of(source)
         stream = self._staging.stream("to the host", gpu)
         stream.wait_for(gpus().current_stream(gpu).record())
@@ -39,15 +43,20 @@ class Stage:
         return event
 
     def write(self, target: GpuArray, is_free: Event, begin: int = 0) -> Event:
-        """Start to copy `bytes`, from `begin` on, to a contiguous array once the user's stream has come to an
-        event, and so has done what it had under way."""
+        """Start to copy `bytes`, from `begin` on, to a contiguous array; return the copy's event.
+
+        The copy begins once the user's stream has come to `is_free`, and so has done the work that it had under way.
+        """
         stream = self._staging.stream("to the GPU", gpus().gpu_of(target))
         stream.wait_for(is_free)
         stream.arrays.copy(target, self.bytes[begin : begin + target.nbytes])
         return stream.record()
 
     def give_back(self, once: Event | None = None) -> None:
-        """Others may have the memory, once an event has come; nothing more is read from it or written to it."""
+        """Give the memory to others, once an event has come.
+
+        Nothing more is read from it or written to it.
+        """
         if self._is_pinned:
             self._staging.give_back(self._gpu, self._memory, once)
 
@@ -60,21 +69,28 @@ class HostStaging:
         self._buffers: dict[int, GpuBuffers] = {}
         self._streams: dict[tuple[str, int], Stream] = {}
         self._leaving: deque[tuple[int, np.ndarray, Event]] = deque()
-        """(GPU, memory, event) of what is free once its event has come."""
+        """(GPU, memory, event) of memory that is free once its event has come."""
         self._written: deque[tuple[np.ndarray, Event]] = deque()
-        """(Memory, event) of copies to the host: a call that is given up before they end lets go of the memory."""
+        """(Memory, event) of copies to the host: a call that is given up before they end releases the memory."""
         self._may_pin = True
         self.refusal: str | None = None
-        """Why a job has no times of copies between GPUs and hosts, where it is emulated."""
+        """Reason why an emulated job has no times of copies between GPUs and hosts; None in a live one."""
 
     def stage(self, gpu: int, nbytes: int) -> Stage:
-        """Host memory for so many bytes of a GPU; UnsupportedError in an emulated job."""
+        """Return host memory for so many bytes of a GPU.
+
+        Raises:
+            UnsupportedError: the job is emulated.
+        """
         if self.refusal is not None:
             raise UnsupportedError(self.refusal)
         return Stage(self, gpu, nbytes)
 
     def take(self, gpu: int, nbytes: int) -> tuple[np.ndarray, bool]:
-        """So many bytes of host memory or more, uint8, and whether it is pinned: once CUDA has refused, none is."""
+        """Return at least `nbytes` bytes of host memory, uint8, and whether it is pinned.
+
+        Once CUDA has refused, none is.
+        """
         with self._lock:
             self._reap()
             if self._may_pin:
@@ -90,7 +106,7 @@ class HostStaging:
             return np.empty(nbytes, np.uint8), False
 
     def give_back(self, gpu: int, memory: np.ndarray, once: Event | None) -> None:
-        """Others may have what is pinned; see Stage."""
+        """Give memory to others if it is pinned; see Stage."""
         with self._lock:
             if once is not None:
                 self._leaving.append((gpu, memory, once))
@@ -98,12 +114,15 @@ class HostStaging:
                 self._of(gpu).give_back([memory], [])
 
     def keep(self, memory: np.ndarray, until: Event) -> None:
-        """Pinned memory is written to until an event: CUDA would give it to others as soon as nobody has it."""
+        """Keep pinned memory that is written to until an event.
+
+        CUDA would give it to others as soon as it has no reference.
+        """
         with self._lock:
             self._written.append((memory, until))
 
     def stream(self, way: str, gpu: int) -> Stream:
-        """The stream of the copies of one way."""
+        """Return the stream of the copies of one way."""
         with self._lock:
             found = self._streams.get((way, gpu))
             if found is None:
@@ -116,7 +135,7 @@ class HostStaging:
         return self._buffers[gpu]
 
     def _reap(self) -> None:
-        """Take back what copies have ended with; in their order, which is that of streams."""
+        """Take back the memory of copies that have ended, in their order, which is that of streams."""
         while self._written and _has_ended(self._written[0][1]):
             self._written.popleft()
         while self._leaving:
@@ -140,5 +159,5 @@ def _has_ended(copied: Event) -> bool:
 
 @cache
 def host_staging() -> HostStaging:
-    """This process's."""
+    """Return this process's staging."""
     return HostStaging()
