@@ -12,14 +12,17 @@ from coarse.protocol.config import PoolSettings
 
 
 class PoolCarrier:
-    """The pool as one rank uses it (coarse.transport.device_transport.Carrier)."""
+    """Pool as one rank uses it (coarse.transport.device_transport.Carrier)."""
 
     def __init__(
         self, settings: PoolSettings, hosts: tuple[int, ...], names: tuple[str, ...], device: int | None, run: str,
         clock: Clock,
     ) -> None:  # fmt: skip
-        """`hosts` and `names` are by device: the host whose caches it uses, and the device for people; `device` is this
-        rank's, if any; `run` is the job's name in hexadecimal digits."""
+        """Plan the pool.
+
+        `hosts` and `names` are by device: the host whose caches it uses, and the device for people. `device` is this
+        rank's, if any. `run` is the job's name in hexadecimal digits.
+        """
         self._plan = PoolPlan(settings=settings, hosts=hosts)
         self._names = names
         self._device = device
@@ -40,7 +43,7 @@ class PoolCarrier:
             sign(self._pool, self._run)
 
     def check(self) -> ConfigError | None:
-        """Return what is wrong where this device's pool is not the first device's."""
+        """Return an error where this device's pool is not the first device's; None where it is."""
         if self._pool is None or self._device is None:
             return None
         try:

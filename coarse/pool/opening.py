@@ -1,4 +1,4 @@
-"""How the devices of a job come to one pool: its file, who takes which part of it, and that all have the same one."""
+"""Opening of a job's pool by its devices: its file, the parts of each, and the check that it is one."""
 
 import mmap
 import os
@@ -22,16 +22,16 @@ from coarse.storage.existing_file import open_existing
 from coarse.storage.region import create_memory_file
 
 POOL = "pool"
-"""Label of the file that ranks of a node hand to one another; a host's cache has its number behind it."""
+"""Label of the file that ranks of a node pass to one another; a host's cache has its number behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolPlan:
-    """Which part of the pool is whose. The first line holds the job's name."""
+    """Division of the pool among devices; its first line holds the job's name."""
 
     settings: PoolSettings
     hosts: tuple[int, ...]
-    """By device the number of its node."""
+    """Number of each device's node."""
 
     def __post_init__(self) -> None:
         if self.is_checked and len(self.hosts) > MOST_USERS:
@@ -42,12 +42,12 @@ class PoolPlan:
 
     @property
     def is_checked(self) -> bool:
-        """Whether the sanitizer stands between the devices and the pool."""
+        """True if the sanitizer stands between the devices and the pool."""
         return self.settings.coherence == "checked"
 
     @property
     def places(self) -> dict[tuple[int, int], RingPlace]:
-        """By (writer, reader) their ring."""
+        """Ring of each pair (writer, reader)."""
         devices = range(len(self.hosts))
         pairs = [(writer, reader) for writer in devices for reader in devices if writer != reader]
         return {
@@ -76,12 +76,12 @@ class PoolPlan:
 
 
 def pool_files(plan: PoolPlan, *, claims: bool) -> dict[str, int]:
-    """Descriptors of what a node's ranks share, by label; on the node's first rank.
+    """Return the descriptors that a node's ranks share, by label; called on the node's first rank.
 
     The job's first node has the bytes for itself; other hosts cannot see its lock.
 
     Raises:
-        ConfigError: there is no such file, or it is none that can be mapped, or somebody uses it.
+        ConfigError: there is no such file, or it is none that can be mapped, or it is in use.
         CapacityError: it is too small, or has holes that cannot be filled.
     """
     settings = plan.settings
@@ -106,7 +106,7 @@ def pool_files(plan: PoolPlan, *, claims: bool) -> dict[str, int]:
 
 
 def map_pool(plan: PoolPlan, descriptors: Mapping[str, int], user: PoolUser, clock: Clock) -> Pool:
-    """The pool as one device uses it.
+    """Map the pool as one device uses it.
 
     Raises:
         CapacityError: this process may not map so much.
@@ -133,7 +133,7 @@ def sign(pool: Pool, run: str) -> None:
 
 
 def check_signature(pool: Pool, run: str, path: str, where: str) -> None:
-    """ConfigError where this device does not find the job's name that another has written."""
+    """Raise ConfigError where this device does not find the job's name that another has written."""
     pool.invalidate(0, LINE_BYTES)
     if pool.load_word(0) != int(run, 16):
         raise ConfigError(

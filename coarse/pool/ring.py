@@ -1,8 +1,8 @@
-"""A stream of messages from one device to another through a pool: a ring with one writer and one reader.
+"""Stream of messages from one device to another by a pool: a ring with one writer and one reader.
 
-The writer flushes what it has stored before it stores how far it has come, and flushes that; the reader invalidates
-how far the writer has come before it loads it, and what was written before it loads that. Tail, head and the messages'
-beginnings have lines of their own, so that no line has two writers.
+The writer flushes the bytes that it has stored before it stores its progress, and flushes that; the reader invalidates
+the writer's progress before it loads it, and the bytes written before it loads those. Tail, head and the messages'
+beginnings have separate lines, so that no line has two writers.
 
 [Note: whole lines] A message takes whole lines and is written as far as there is room, so one of any length passes.
 """
@@ -22,19 +22,19 @@ _TAIL, _HEAD, _DATA = 0, LINE_BYTES, 2 * LINE_BYTES
 
 
 def ring_place_bytes(ring_bytes: int) -> int:
-    """Bytes of the pool that a ring of `ring_bytes` takes."""
+    """Return the bytes of the pool that a ring of `ring_bytes` takes."""
     return _DATA + ring_bytes
 
 
 @dataclass(frozen=True)
 class RingPlace:
-    """Where in a pool a ring stands, and how long it is; both multiples of a line."""
+    """Place and length of a ring in a pool; both are multiples of a line."""
 
     offset: int
     ring_bytes: int
 
     def pieces(self, at: int, nbytes: int) -> Iterator[tuple[int, int]]:
-        """(Offset in the pool, bytes) of a range of the stream, in one piece or in two."""
+        """Yield (offset in the pool, bytes) of a range of the stream, in one piece or in two."""
         begin = at % self.ring_bytes
         first = min(nbytes, self.ring_bytes - begin)
         yield self.offset + _DATA + begin, first
@@ -43,25 +43,25 @@ class RingPlace:
 
     @property
     def tail(self) -> int:
-        """Where the writer says how many bytes it has written since its start."""
+        """Offset of the writer's word: the number of bytes that it has written since its start."""
         return self.offset + _TAIL
 
     @property
     def head(self) -> int:
-        """Where the reader says how many bytes it has read since its start."""
+        """Offset of the reader's word: the number of bytes that it has read since its start."""
         return self.offset + _HEAD
 
 
 class RingWriter:
-    """The end that sends."""
+    """End of a ring that sends."""
 
     def __init__(self, pool: Pool, place: RingPlace) -> None:
-        """The reader must not have begun: both ends set their word to 0 first."""
+        """Set the writer's word to 0; the reader must not have begun, as both ends set their word first."""
         self._pool = pool
         self._place = place
         self._waiting: deque[np.ndarray] = deque()
         self._written = 0
-        """Bytes of the first of those that wait."""
+        """Number of written bytes of the first part that waits."""
         self._tail = 0
         self._room = place.ring_bytes
         self._num_sent = 0
@@ -80,11 +80,11 @@ class RingWriter:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether messages, or parts of one, wait for room."""
+        """True if messages, or parts of one, wait for room."""
         return bool(self._waiting)
 
     def advance(self) -> None:
-        """Write as much of what waits as there is room for."""
+        """Write as much of the waiting messages as there is room for."""
         begin = self._tail
         while self._waiting and self._has_room():
             part = self._waiting[0]
@@ -104,7 +104,7 @@ class RingWriter:
             self._pool.flush(self._place.tail, 8)
 
     def _has_room(self) -> bool:
-        """Whether a line is free; the reader is asked only where none is known to be."""
+        """Return whether a line is free; the reader's word is loaded only where none is known to be."""
         if not self._room:
             self._pool.invalidate(self._place.head, 8)
             self._room = self._place.ring_bytes - (self._tail - self._pool.load_word(self._place.head))
@@ -112,17 +112,17 @@ class RingWriter:
 
 
 class RingReader:
-    """The end that receives."""
+    """End of a ring that receives."""
 
     def __init__(self, pool: Pool, place: RingPlace, name: str) -> None:
-        """`name` says in errors whose messages they are."""
+        """Set the reader's word to 0; `name` tells in errors who sends the messages."""
         self._pool = pool
         self._place = place
         self._name = name
         self._head = 0
         self._tag = 0
         self._payload: np.ndarray | None = None
-        """Of the message of which a part has come."""
+        """Payload of the message of which a part has come."""
         self._filled = 0
         self._num_received = 0
         pool.store_word(place.head, 0)
@@ -130,14 +130,14 @@ class RingReader:
 
     @property
     def is_within_message(self) -> bool:
-        """Whether a part of a message has come."""
+        """True if a part of a message has come."""
         return self._payload is not None
 
     def take(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(Tag, bytes) of all messages that have come whole.
+        """Yield (tag, bytes) of all messages that have come whole.
 
         Raises:
-            CoherenceError: what stands in the ring is no message of this job.
+            CoherenceError: the bytes in the ring are no message of this job.
         """
         self._pool.invalidate(self._place.tail, 8)
         tail = self._pool.load_word(self._place.tail)

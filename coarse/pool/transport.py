@@ -1,4 +1,4 @@
-"""Messages between memory devices over a pool: as MpiTransport, but through memory that their hosts share."""
+"""Messages between memory devices over a pool: as MpiTransport, but by memory that their hosts share."""
 
 from collections.abc import Iterator
 
@@ -9,10 +9,13 @@ from coarse.pool.shared.memory import Pool
 
 
 class PoolTransport:
-    """See DeviceTransport: one device's rings to and from all others."""
+    """Rings of one device to and from all others; see DeviceTransport."""
 
     def __init__(self, pool: Pool, places: dict[tuple[int, int], RingPlace], device: int, num_devices: int) -> None:
-        """`places` are by (writer, reader); no device may send before all have been made."""
+        """Open the rings.
+
+        `places` are by (writer, reader). No device may send before all have been made.
+        """
         self._pool = pool
         others = [other for other in range(num_devices) if other != device]
         self._writers = {other: RingWriter(pool, places[device, other]) for other in others}
@@ -23,12 +26,12 @@ class PoolTransport:
         self.received_bytes = [0] * num_devices
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
-        """See DeviceTransport."""
+        """Send a message to a device; see DeviceTransport."""
         self._writers[device].send(int(tag), payload)
         self.sent_bytes[device] += payload.nbytes
 
     def poll(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """See DeviceTransport."""
+        """Yield (device, tag, payload) of all messages that have come; see DeviceTransport."""
         for writer in self._writers.values():
             writer.advance()
         for device, reader in self._readers.items():
@@ -37,21 +40,21 @@ class PoolTransport:
                 yield device, tag, payload
 
     def take_lost(self) -> list[int]:
-        """None: a pool says nothing of the dead; their launcher does."""
+        """Return nothing: a pool says nothing of the dead; their launcher does."""
         return []
 
     @property
     def is_busy(self) -> bool:
-        """Whether a message is under way, to another device or from one."""
+        """True if a message is under way, to another device or from one."""
         return self.has_unwritten or any(reader.is_within_message for reader in self._readers.values())
 
     @property
     def has_unwritten(self) -> bool:
-        """See DeviceTransport: what a full ring keeps back."""
+        """True if a full ring keeps back a part of a message."""
         return any(writer.has_unwritten for writer in self._writers.values())
 
     def close(self) -> None:
-        """See DeviceTransport.
+        """Close the pool; see DeviceTransport.
 
         Raises:
             CoherenceError: the pool is checked, and something was never flushed.

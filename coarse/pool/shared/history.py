@@ -1,12 +1,12 @@
-"""What all users of a checked pool write down of each of its lines, and the table of the places that stored.
+"""History of each line of a checked pool, and the table of the program's places that stored.
 
 It stands in the pool's file behind the data, where all users see it at once: a checked run is one on this machine, or
 on hosts whose caches are coherent. It takes 1.5 times the data's bytes and more, so checked pools are small.
 
-[Note: who knows of a store] A user may load a line while another has stored into it and not flushed it yet, and see
-the old value: it cannot know better. It is wrong only where it does know: it has loaded something that the other
-flushed after that store. So each line keeps what its last writer knew of all users when it flushed (a vector
-clock, Fidge and Mattern), and whoever fetches the line knows as much from then on.
+[Note: who knows of a store] A user may load a line while another has stored into it and not flushed it yet, and see the
+old value: it cannot know better. It is wrong only where it does know: it has loaded something that the other flushed
+after that store. So each line keeps the knowledge of all users that its last writer had when it flushed (a vector
+clock, Fidge and Mattern), and a user that fetches the line knows as much from then on.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import numpy as np
 from coarse.protocol.units import LINE_BYTES
 
 MOST_USERS = 16
-"""Processes that may use one checked pool."""
+"""Number of processes that may use one checked pool."""
 _SITES_EACH = 64
 _SITE_BYTES = 240
 _LINE = np.dtype(
@@ -26,41 +26,41 @@ _LINE = np.dtype(
         ("clock", "u4", (MOST_USERS,)),
     ]
 )  # fmt: skip
-"""`stored_by` is the user with stores that it has not flushed, from 1; 0 where there is none. `version` counts what was
-written back, `clock` is what the last writer knew then."""
+"""Record of a line. `stored_by` is the user with stores that it has not flushed, from 1; 0 where there is none.
+`version` counts the lines written back, `clock` is the last writer's knowledge then."""
 
 
 def history_bytes(data_bytes: int) -> int:
-    """Bytes of the history of so much data."""
+    """Return the bytes of the history of so much data."""
     return data_bytes // LINE_BYTES * _LINE.itemsize + MOST_USERS * _SITES_EACH * _SITE_BYTES
 
 
 @dataclass(frozen=True)
 class Written:
-    """Where in a user's program something was done."""
+    """Place in a user's program at which something was done."""
 
     user: int
     site: str
 
 
 class History:
-    """The lines' records in the shared file, as one user sees them."""
+    """Records of the lines in the shared file, as one user sees them."""
 
     def __init__(self, memory: np.ndarray, data_bytes: int) -> None:
-        """`memory` is (history_bytes(data_bytes),) uint8."""
+        """Take `memory`, which is (history_bytes(data_bytes),) uint8."""
         end = data_bytes // LINE_BYTES * _LINE.itemsize
         self.lines = memory[:end].view(_LINE)
-        """(l,) records, one per line."""
+        """Records, (l,), one per line."""
         self._sites = memory[end : history_bytes(data_bytes)].reshape(MOST_USERS * _SITES_EACH, _SITE_BYTES)
         self._slots: dict[str, int] = {}
 
     def clear(self) -> None:
-        """Forget what an earlier job did: one user calls it before any begins."""
+        """Forget an earlier job's history: one user calls it before any begins."""
         self.lines[:] = np.zeros((), _LINE)
         self._sites[:] = 0
 
     def slot(self, user: int, site: str) -> int:
-        """The number under which a user's place in its program is kept; what is too many is kept under one."""
+        """Return the number of a user's place in its program; places beyond the table share one number."""
         if site not in self._slots:
             number = min(len(self._slots), _SITES_EACH - 1)
             text = site if number < _SITES_EACH - 1 else "one of many places"
@@ -72,12 +72,12 @@ class History:
         return self._slots[site]
 
     def stored(self, line: int) -> Written:
-        """Who has stores in a line that it has not flushed, and where."""
+        """Return the user with stores in a line that it has not flushed, and its place."""
         record = self.lines[line]
         return Written(int(record["stored_by"]) - 1, self._site(record["stored_at"]))
 
     def written(self, line: int) -> Written:
-        """Who wrote a line back last, and where it stored what it wrote."""
+        """Return the user that wrote a line back last, and the place where it stored that."""
         record = self.lines[line]
         return Written(int(record["written_by"]) - 1, self._site(record["written_at"]))
 

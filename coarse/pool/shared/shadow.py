@@ -1,7 +1,7 @@
-"""The sanitizer of pools: caches that show no store before its flush, and no store of others before an invalidate.
+"""Sanitizer of pools: its caches show no store before a flush, and no other's before an invalidate.
 
 Real caches often write back or forget a line by themselves, so a program that lacks a flush mostly works. Here a host's
-cache does so never, or, on demand, at every chance (`evicts`), and each use is held against the pool's history.
+cache does so never, or, on demand, at every chance (`evicts`), and each use is checked against the pool's history.
 """
 
 import sys
@@ -17,42 +17,42 @@ from coarse.protocol.clock import Clock
 from coarse.protocol.units import LINE_BYTES
 
 LATE_S = 5.0
-"""From then on a store that is not flushed, or was not asked for, is one too many, whoever knows of it."""
+"""Seconds after which a store that is not flushed, or was not asked for, is an error, known or not."""
 _ABSENT, _CLEAN, _DIRTY = 0, 1, 2
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
 def cache_bytes(data_bytes: int) -> int:
-    """Bytes of one host's cache of so much data."""
+    """Return the bytes of one host's cache of so much data."""
     return data_bytes + data_bytes // LINE_BYTES * 5
 
 
 class HostCache:
-    """What the caches of a host hold of the pool; its processes share it."""
+    """Lines of the pool in a host's caches, which its processes share."""
 
     def __init__(self, memory: np.ndarray, data_bytes: int) -> None:
-        """`memory` is (cache_bytes(data_bytes),) uint8, of zeros at first."""
+        """Take `memory`, which is (cache_bytes(data_bytes),) uint8, of zeros at first."""
         num_lines = data_bytes // LINE_BYTES
         self.data = memory[:data_bytes]
         self.seen = memory[data_bytes : data_bytes + 4 * num_lines].view(np.uint32)
-        """(l,) the line's version when it was fetched."""
+        """Version of each line when it was fetched, (l,)."""
         self.state = memory[data_bytes + 4 * num_lines : cache_bytes(data_bytes)]
-        """(l,) absent, clean or dirty."""
+        """State of each line, absent, clean or dirty, (l,)."""
 
 
 @dataclass(frozen=True)
 class PoolUser:
-    """A process that uses a checked pool."""
+    """Process that uses a checked pool."""
 
     number: int
     hosts: Sequence[int]
-    """By user its host."""
+    """Host of each user."""
     names: Sequence[str]
-    """By user what errors call it."""
+    """Name of each user in errors."""
 
 
 class ShadowedPool:
-    """See Pool: one user's view, through its host's cache."""
+    """View of one user of a checked pool, through its host's cache."""
 
     def __init__(
         self,
@@ -63,34 +63,37 @@ class ShadowedPool:
         clock: Clock,
         evicts: np.random.Generator | None = None,
     ) -> None:
-        """`memory` is the pool's data, (n,) uint8; with `evicts` each store writes some lines back at once."""
+        """Start with the pool's data `memory`, (n,) uint8.
+
+        With `evicts` each store writes some lines back at once.
+        """
         self._lines = memory.reshape(-1, LINE_BYTES)
         self._history = history
         self._cache = cache
         self._cached_lines = cache.data.reshape(-1, LINE_BYTES)
         self._user = user
         self._host_of = np.array([-1, *user.hosts], np.int64)
-        """By user from 1 its host, as lines name users."""
+        """Host of each user, from 1, as lines number users."""
         self._clock = clock
         self._evicts = evicts
         self._knows = np.zeros(MOST_USERS, np.uint32)
-        """By user how far this one has seen what it flushed. See [Note: who knows of a store]."""
+        """Knowledge of each user's flushes that this one has seen; see [Note: who knows of a store]."""
         self._knows[user.number] = 1
 
     # --- what users call
 
     def load(self, offset: int, into: np.ndarray) -> None:
-        """See Pool."""
+        """Copy bytes from this host's cache."""
         self._fetch(_touched(offset, len(into)))
         into[:] = self._cache.data[offset : offset + len(into)]
 
     def load_word(self, offset: int) -> int:
-        """See Pool."""
+        """Return 8 bytes of this host's cache."""
         self._fetch(_touched(offset, 8))
         return int(self._cache.data[offset : offset + 8].view(np.uint64)[0])
 
     def store(self, offset: int, data: np.ndarray) -> None:
-        """See Pool."""
+        """Copy bytes into this host's cache."""
         lines = _touched(offset, len(data))
         self._refuse_two_writers(lines)
         self._fill(lines)
@@ -98,21 +101,21 @@ class ShadowedPool:
         self._note_stores(lines)
 
     def store_word(self, offset: int, value: int) -> None:
-        """See Pool."""
+        """Write 8 bytes into this host's cache."""
         self.store(offset, np.array([value], np.uint64).view(np.uint8))
 
     def flush(self, offset: int, nbytes: int) -> None:
-        """See Pool."""
+        """Write the dirty lines of a range back, and drop all of its lines."""
         lines = _touched(offset, nbytes)
         self._write_back(lines.start + np.flatnonzero(self._cache.state[lines] == _DIRTY))
         self._cache.state[lines] = _ABSENT
 
     def invalidate(self, offset: int, nbytes: int) -> None:
-        """See Pool: as the instructions of x86-64 and ARM do it, what is dirty is written back."""
+        """Write back the dirty lines of a range, as the instructions of x86-64 and ARM do, and drop all."""
         self.flush(offset, nbytes)
 
     def close(self) -> None:
-        """See Pool.
+        """Check that all stores of this user were flushed.
 
         Raises:
             CoherenceError: stores of this user were never flushed.
@@ -129,7 +132,7 @@ class ShadowedPool:
     # --- the cache
 
     def _fetch(self, lines: slice) -> None:
-        """Have lines in the cache, and refuse to read what this user should know to be old."""
+        """Fetch lines into the cache, and refuse to read lines that this user should know to be old."""
         self._refuse_unflushed(lines)
         self._refuse_stale(lines)
         self._fill(lines)
@@ -159,7 +162,7 @@ class ShadowedPool:
             self._cache.state[at_once] = _ABSENT
 
     def _write_back(self, dirty: np.ndarray) -> None:
-        """Lines, by number, into memory; whoever fetches one knows what this user knows."""
+        """Write lines, given by number, into memory; a user that fetches one knows what this user knows."""
         if not len(dirty):
             return
         records = self._history.lines
@@ -230,12 +233,12 @@ class ShadowedPool:
 
 
 def _touched(offset: int, nbytes: int) -> slice:
-    """The numbers of the lines that a range of bytes touches."""
+    """Return the numbers of the lines that a range of bytes touches."""
     return slice(offset // LINE_BYTES, -(-(offset + nbytes) // LINE_BYTES))
 
 
 def _site() -> str:
-    """File and line of whoever called into this package."""
+    """Return the file and line of the code that called into this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
         frame = frame.f_back
