@@ -1,1 +1,1 @@
-"""A feature: states of workers that outlive their processes, so that a job that is started again goes on to the bit."""
+"""States of workers that outlive their processes, so that a restarted job continues to the bit."""

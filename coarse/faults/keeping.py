@@ -1,9 +1,9 @@
-"""The machine behind Resumable: what a worker keeps at each commit, and how it comes back.
+"""Machine behind Resumable: the states that a worker keeps at each commit, and their return.
 
 [Note: what all have alike] Parameters that a DistributedOptimizer of all workers steps (or that torch's DDP holds), and
 the states of optimizers that step them, are kept once on each node: of their bytes, put end to end, each worker of a
-node stores a part. That they are alike is compared by checksums at the first commit and each hundredth. All else each
-worker stores.
+node stores a part. Their equality is checked by checksums at the first commit and each hundredth. Each worker stores
+all else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Ranges = list[tuple[int, int, int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which worker keeps its state, among which."""
+    """Place of the worker that keeps its state among all workers."""
 
     worker: int
     num_workers: int
@@ -49,13 +49,13 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """The framework that trains."""
+    """Framework that trains."""
 
     tensors: Tensors
     kernels: Callable[[], str]
-    """Returns the name of the kernels, on which bits depend beside the script."""
+    """Function that returns the name of the kernels, on which bits depend beside the script."""
     remedy: str
-    """Advice where workers differ in what they should have alike."""
+    """Advice where workers differ in a state that should be equal on all."""
 
 
 def keeping_of_job(
@@ -86,7 +86,7 @@ def keeping_of_job(
 
 
 class Keeping:
-    """One worker's commits."""
+    """Commits of one worker."""
 
     def __init__(
         self,
@@ -100,8 +100,11 @@ class Keeping:
         every: int = 1,
         other_kernels: bool = False,
     ) -> None:
-        """`parts` are put back in their order; `every`: at which calls of its commit a script commits, which all
-        workers must state alike."""
+        """Prepare the commits.
+
+        `parts` are put back in their order. `every` tells at which calls of its commit a script commits; all workers
+        must state the same.
+        """
         self._parts, self._framework = parts, framework
         self._memory, self._peers, self._place, self._tell = memory, peers, place, tell
         self._statement = [f"every = {every}", *(f"the part {name!r}" for name in parts if name not in OWN)]
@@ -109,7 +112,7 @@ class Keeping:
         self._version = 0
         self._has_room = False
         self._redone: tuple[int, StoredVersion] | None = None
-        """A newer version than that gone on from, which this worker had recorded: it is made again, and compared."""
+        """Newer version than the resumed one, which this worker had recorded: it is made again, and compared."""
 
     def _bytes(self, tensor: Any) -> np.ndarray:  # noqa: ANN401
         return self._framework.tensors.bytes_of(tensor)
@@ -117,8 +120,10 @@ class Keeping:
     # --- commits
 
     def commit(self, calls: int, steps: int) -> None:
-        """Keep the state behind so many calls and steps; see Resumable.commit. After a StallError it may be called
-        again."""
+        """Keep the state behind so many calls and steps; see Resumable.commit.
+
+        After a StallError it may be called again.
+        """
         self._require_all_recorded()
         taken = {name: part.take() for name, part in self._parts.items()}
         items = list(items_of(taken))
@@ -129,7 +134,12 @@ class Keeping:
         self._peers.say(steps)
 
     def _require_all_recorded(self) -> None:
-        """Wait until all have recorded the version before; MismatchError where after other numbers of steps."""
+        """Wait until all have recorded the version before.
+
+        Raises:
+            MismatchError: they have done so after different numbers of steps.
+            ConfigError: a worker has called join().
+        """
         said = self._peers.said()
         if 0 in said:
             raise ConfigError(
@@ -147,7 +157,7 @@ class Keeping:
             )
 
     def _require_alike(self, items: list[Item]) -> None:
-        """MismatchError where what all workers should have alike differs."""
+        """Raise MismatchError where states differ that should be equal on all workers."""
         own = [[item.name, zlib.crc32(self._bytes(item.tensor).data)] for item in items if item.is_alike]
         all_sums = self._peers.gather(own, "coarse/faults/alike") if own else []
         for worker, other in enumerate(all_sums):
@@ -208,8 +218,7 @@ class Keeping:
     # --- going on
 
     def go_on(self) -> tuple[int, int]:
-        """Be as the newest version says that is whole with all workers; return its calls and steps, 0 where there is
-        none."""
+        """Restore the newest version that is whole on all workers; return its calls and steps, or 0 and 0."""
         seen, whole = self._memory.found()
         layouts = {number: json.loads(version.layout) for number, version in whole.items()}
         counts = sorted({layout["workers"] for layout in layouts.values()})
@@ -253,7 +262,7 @@ class Keeping:
         return int(layout["calls"]), int(layout["steps"])
 
     def _require_same_statements(self, statements: list[list[str]]) -> None:
-        """MismatchError where workers gave Resumable different things."""
+        """Raise MismatchError where workers gave Resumable different arguments."""
         for worker, other in enumerate(statements):
             if other != self._statement:
                 differing = sorted(set(self._statement) ^ set(other)) or other
@@ -263,7 +272,7 @@ class Keeping:
                 )
 
     def _read(self, stored: StoredVersion, names: list[str], tensors: list[Any], *, is_own: bool) -> None:
-        """Fill tensors with what one worker's version has of them."""
+        """Fill tensors with the bytes that one worker's version has of them."""
         layout = json.loads(stored.layout)
         places = {name: place for place, name in enumerate(names)}
         alike = set(layout["alike"])
@@ -280,7 +289,12 @@ class Keeping:
                 self._tell(f"version {version} of the states is damaged with worker {worker}; {kept}")
 
     def _require_same_job(self, layout: dict[str, Plain]) -> None:
-        """StorageError where what is kept is another job's; ConfigError where it was made by other kernels."""
+        """Raise an error where the kept states are of another job.
+
+        Raises:
+            StorageError: they are another script's or worker's.
+            ConfigError: they were made by other kernels.
+        """
         for what, own in (("script", _script()), ("worker", self._place.worker)):
             if layout[what] != own:
                 raise StorageError(
@@ -300,7 +314,7 @@ def _script() -> str:
 
 
 def _ranges(items: list[Item], place: int, count: int) -> tuple[Ranges, int]:
-    """Return what a worker stores, the `place`-th of `count` on its node, and how many bytes that are."""
+    """Return the ranges that a worker stores, the `place`-th of `count` on its node, and their bytes."""
     total = sum(item.tensor.nbytes for item in items if item.is_alike)
     begin, end = total * place // count, total * (place + 1) // count
     ranges: Ranges = []

@@ -1,5 +1,4 @@
-"""Where each worker's states are kept while processes come and go: descriptors of `coarse run`, or a folder of the
-user's."""
+"""Memory of each worker's states across restarts: descriptors of `coarse run`, or a user's folder."""
 
 import fcntl
 import os
@@ -20,26 +19,26 @@ from coarse.transport.handed import ask_for_slots
 from coarse.transport.launcher import HANDED, told_to_this_job
 
 _LOCK_S: Final = 10.0
-"""What processes of an earlier job have to end before their files are said to be in use."""
+"""Seconds that processes of an earlier job have to end before their files are said to be in use."""
 _LOOK_S: Final = 0.05
 
 
 Open = Callable[[int, int], int]
-"""Returns a descriptor, which is the caller's to close, of a worker's slot of a number."""
+"""Function that returns a descriptor, which is the caller's to close, of a worker's slot of a number."""
 
 
 def opened_at(paths: Sequence[Sequence[str]]) -> Open:
-    """Return what opens slots by the paths of each worker's."""
+    """Return a function that opens slots by the paths of each worker's."""
     return lambda worker, place: os.open(paths[worker][place], os.O_RDWR | os.O_CLOEXEC)
 
 
 def opened_in(folder: str) -> Open:
-    """Return what opens slots in a folder, and makes those that are missing."""
+    """Return a function that opens slots in a folder, and makes those that are missing."""
     return lambda worker, place: os.open(_path_in(folder, worker, place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def handed_at(path: str) -> Open:
-    """Return what asks the launcher for slots, at a socket."""
+    """Return a function that asks the launcher for slots, at a socket."""
 
     def handed(worker: int, place: int) -> int:
         descriptors = ask_for_slots(path, worker, NUM_SLOTS)
@@ -52,10 +51,10 @@ def handed_at(path: str) -> Open:
 
 
 class StateMemory:
-    """A worker's two slots, and those of other workers that its node can read."""
+    """Slots of a worker, of which there are two, and those of other workers that its node can read."""
 
     def __init__(self, opens: Open, worker: int, *, folder: str | None = None) -> None:
-        """`folder`: where the slots are files of the user's.
+        """Open the worker's slots; `folder` is where they are files of the user's.
 
         Raises:
             StorageError: another job uses the worker's files.
@@ -72,7 +71,7 @@ class StateMemory:
         ]
 
     def close(self) -> None:
-        """Give up this process's hold of the slots."""
+        """Release this process's hold of the slots."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -84,11 +83,11 @@ class StateMemory:
         return f"slot {slot} of worker {worker}'s state memory{path}"
 
     def slot(self, version: int) -> StateFile:
-        """Return where a version of this worker's goes."""
+        """Return the slot for a version of this worker's."""
         return self._slots[slot_of(version)]
 
     def reserve(self, data_bytes: int, layout_bytes: int) -> None:
-        """Have room for two versions of these sizes.
+        """Make room for two versions of these sizes.
 
         Raises:
             CapacityError: there is no such room.
@@ -97,7 +96,7 @@ class StateMemory:
             slot.reserve(data_bytes, layout_bytes)
 
     def found(self) -> tuple[Seen, dict[int, StoredVersion]]:
-        """Return what this worker's memory has, and each version that is whole by its number."""
+        """Return the versions seen in this worker's memory, and each that is whole by its number."""
         whole: dict[int, StoredVersion] = {}
         damaged = []
         for slot in self._slots:
@@ -115,7 +114,7 @@ class StateMemory:
 
 
 def state_memory(config: Config, environ: Mapping[str, str], worker: int, num_workers: int) -> StateMemory | None:
-    """Return what keeps a worker's states, by the launcher's word or the configuration; None where nothing does.
+    """Return the memory of a worker's states, from the launcher or the configuration; None without one.
 
     Raises:
         ConfigError: a folder that is not the user's own, or that cannot be made.
@@ -139,7 +138,12 @@ def _path_in(folder: str, worker: int, slot: int) -> str:
 
 
 def _require_own(folder: Path, num_workers: int) -> None:
-    """Make the folder where it is missing; refuse one that others may write to, or of another number of workers."""
+    """Make the folder if it is missing; refuse one that others may write to, or of other workers.
+
+    Raises:
+        ConfigError: it cannot be made, or others may write to it.
+        StorageError: it is of another number of workers.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
@@ -163,7 +167,11 @@ def _require_own(folder: Path, num_workers: int) -> None:
 
 
 def _lock(descriptor: int, path: str) -> None:
-    """Have the files to ourselves, once processes of an earlier job have ended."""
+    """Lock the files for this job, once processes of an earlier job have ended.
+
+    Raises:
+        StorageError: another job uses them.
+    """
     clock = WallClock()
     until_s = clock.now_s() + _LOCK_S
     while True:

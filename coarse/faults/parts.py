@@ -1,4 +1,4 @@
-"""Parts of a training whose state is kept, whatever framework has them.
+"""Parts of a training whose state is kept, in any framework.
 
 A part's state is a tree of plain values, as JSON holds it, with tensors beside it, each under a name.
 """
@@ -10,17 +10,17 @@ from coarse.errors import CheckpointError
 from coarse.plain import ARRAYS, Plain, Tensors, blank, pack, unpack
 
 VALUES = "coarse.values"
-"""The part that holds the script's own values."""
+"""Name of the part that holds the script's own values."""
 POSITION = "coarse.position"
-"""The part that says where the script is; it is put back behind those that a script has named."""
+"""Name of the part that has the script's position; it is put back behind those that a script has named."""
 SETTINGS = "coarse.settings"
-"""The part that has the settings of an optimizer that commits its own steps."""
+"""Name of the part that has the settings of an optimizer that commits its own steps."""
 OWN = frozenset({VALUES, POSITION, SETTINGS})
-"""Parts that no script has named."""
+"""Names of parts that no script has given."""
 
 
 class Item(NamedTuple):
-    """A tensor of a part."""
+    """Tensor of a part."""
 
     name: str
     tensor: Any
@@ -31,7 +31,7 @@ class Item(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A part's state."""
+    """State of a part."""
 
     tree: Plain
     """Values that JSON can hold; tensors stand in it by type and shape."""
@@ -39,7 +39,7 @@ class Taken(NamedTuple):
 
 
 class Part(Protocol):
-    """Something whose state is kept."""
+    """Object whose state is kept."""
 
     def take(self) -> Taken:
         """Return the state as it is now; tensors are the part's own."""
@@ -54,12 +54,12 @@ class Part(Protocol):
         ...
 
     def put(self, tree: Plain, tensors: list[Any]) -> None:
-        """Be as the kept state says; `tensors` are those of `wanted`, filled."""
+        """Restore the kept state; `tensors` are those of `wanted`, filled."""
         ...
 
 
 class PlainPart:
-    """Something whose state is one plain value, tensors among it."""
+    """Part whose state is one plain value, tensors among it."""
 
     def __init__(
         self,
@@ -70,12 +70,16 @@ class PlainPart:
         *,
         is_repeated: bool = True,
     ) -> None:
-        """`take` returns the value, `put` is given it back; see Item for `is_repeated`."""
+        """Wrap `take`, which returns the value, and `put`, which is given it back; see Item for `is_repeated`."""
         self._name, self._take, self._put, self._tensors = name, take, put, tensors
         self._is_repeated = is_repeated
 
     def take(self) -> Taken:
-        """See Part; TypeError for what is neither plain value nor tensor, with its name."""
+        """Return the value.
+
+        Raises:
+            TypeError: something in it is neither plain value nor tensor; the error has its name.
+        """
         tensors: list[Any] = []
         tree = pack(self._take(), tensors, self._name, self._tensors)
         items = [
@@ -84,11 +88,11 @@ class PlainPart:
         return Taken(tree, items)
 
     def wanted(self, tree: Plain) -> list[Any]:
-        """See Part."""
+        """Return host tensors of the types and shapes of a kept tree."""
         return blank(tree, self._tensors)
 
     def put(self, tree: Plain, tensors: list[Any]) -> None:
-        """See Part."""
+        """Give the kept value back."""
         self._put(unpack(tree, iter(tensors), self._tensors))
 
 
@@ -112,6 +116,7 @@ def require_same_tensors(own: list[tuple[str, list[Any]]], tree: Plain) -> None:
     """Return if the tensors of a part are those that were kept, by name, type and shape.
 
     Args:
+        own: name and tensor kind of each of the part's tensors.
         tree: [name, type, shape] of each that was kept.
 
     Raises:

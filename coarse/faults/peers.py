@@ -1,4 +1,4 @@
-"""The other workers of a job, as commits need them."""
+"""Other workers of a job, as commits need them."""
 
 from __future__ import annotations
 
@@ -15,40 +15,43 @@ _RECORDED: Final = "coarse/faults/recorded"
 
 
 class Peers(Protocol):
-    """The other workers."""
+    """Workers of a job, as one of them reaches them."""
 
     def gather(self, value: Plain, name: str) -> list[Plain]:
         """Return all workers' values, which JSON can hold; all call it in one order."""
         ...
 
     def say(self, steps: int) -> None:
-        """Say that this worker has recorded its next version, behind so many steps."""
+        """Tell that this worker has recorded its next version, behind so many steps."""
         ...
 
     def said(self) -> list[int]:
-        """Return what all said of the last version, once they have; [] where this worker has said nothing yet."""
+        """Return all workers' steps of the last version, once they have told them.
+
+        It returns [] where this worker has told nothing yet.
+        """
         ...
 
 
 class LivePeers:
-    """The workers of a running job; see Peers."""
+    """Workers of a running job; see Peers."""
 
     def __init__(self, runtime: Runtime, gather: Callable[[Plain, str], list[Plain]]) -> None:
-        """`gather`: see Peers; the framework's own."""
+        """Prepare the calls; `gather` is the framework's own, see Peers."""
         self._gather = gather
         self._roll = RollCall(runtime, _RECORDED)
         runtime.require_client().before_leaving.append(self._roll.close)
 
     def gather(self, value: Plain, name: str) -> list[Plain]:
-        """See Peers."""
+        """Return all workers' values by the framework's gather."""
         return self._gather(value, name)
 
     def say(self, steps: int) -> None:
-        """See Peers."""
+        """Tell the steps at the RollCall."""
         self._roll.ask(steps)
 
     def said(self) -> list[int]:
-        """See Peers."""
+        """Return all workers' steps at the RollCall."""
         if not self._roll.is_open:
             return []
         found: list[int] = self._roll.said().tolist()

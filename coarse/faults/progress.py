@@ -1,4 +1,4 @@
-"""The word of rank 0 on a restart, once its first step is made: the step gone on from, and seconds of each part."""
+"""Message of rank 0 about a restart, after its first step: the resumed step, and seconds of each part."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from coarse.transport.launcher import told_to_this_job
 
 RESTARTED = "COARSE_RESTARTED"
 """Variable of `coarse run`: seconds from the first sign of the end to the decision, from there until all processes had
-ended, and when that was, by the system's monotonic clock."""
+ended, and the time of that, by the system's monotonic clock."""
 
 
 def tell(text: str) -> None:
-    """Say something of the job's states on standard error."""
+    """Write a message about the job's states on standard error."""
     sys.stderr.write(f"coarse: {text}\n")
     sys.stderr.flush()
 
 
 def tell_for_all(worker: int) -> Callable[[str], None]:
-    """Return what tells on worker 0, which speaks for all, and is silent on others."""
+    """Return `tell` on worker 0, which speaks for all, and a silent function on others."""
     return tell if worker == 0 else lambda _: None
 
 
@@ -38,11 +38,11 @@ class Progress:
         """True until the first commit of this process."""
 
     def on_restored(self, step: int) -> None:
-        """The states of a step are back."""
+        """Note that the states of a step are back."""
         self._restored_s, self._from_step = self._clock.now_s(), step
 
     def on_commit(self, step: int) -> None:
-        """A step is committed."""
+        """Note that a step is committed."""
         if not self._is_first:
             return
         self._is_first = False

@@ -1,4 +1,4 @@
-"""Settings by which two runs of one job differ in bits: with those, going on would give another training."""
+"""Settings by which two runs of a job differ in bits, so that a resumed one would be another training."""
 
 from coarse.errors import ConfigError
 from coarse.protocol.commits import MOST_COMMUTATIVE
@@ -9,13 +9,17 @@ from coarse.strategy.strategy import Exchanges, Strategy
 def require_repeatable(
     config: Config, strategy: Strategy, num_workers: int, num_device_nodes: int, *, is_ddp: bool = False
 ) -> None:
-    """Refuse what is measured and decides the order of sums, and states of a strategy that are not kept.
+    """Refuse measured choices that decide the order of sums, and a strategy's states that are not kept.
 
     Args:
-        is_ddp: torch's DDP sums gradients, by the workers' all-reduce.
+        config: the job's configuration.
+        strategy: the job's strategy.
+        num_workers: number of workers.
+        num_device_nodes: number of nodes with memory devices.
+        is_ddp: True if torch's DDP sums gradients, by the workers' all-reduce.
 
     Raises:
-        ConfigError: names the setting, and what to set.
+        ConfigError: names the setting, and the remedy.
     """
     _require_no_states(strategy)
     if config.emulate is not None:

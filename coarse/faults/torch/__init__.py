@@ -1,1 +1,1 @@
-"""Resumable: what a PyTorch script has committed, and the way back to it."""
+"""Resumable: the states that a PyTorch script has committed, and their restore."""

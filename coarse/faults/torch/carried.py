@@ -1,4 +1,4 @@
-"""What Resumable commits by way of an optimizer that commits its own steps: a model in the network (LuWu)."""
+"""Commits of Resumable by an optimizer that commits its own steps: a model in the network (LuWu)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from coarse.torch.groups.objects import TENSORS
 from coarse.transport.launcher import told_to_this_job
 
 NAME = "coarse.resumable"
-"""The name under which an optimizer carries it."""
+"""Name under which an optimizer carries it."""
 
 
 def carrier_in(parts: Mapping[str, object]) -> tuple[str, Any] | None:
-    """Return by its name the optimizer that commits its own steps, and carries what else there is; None if there is
-    none.
+    """Return by its name the optimizer that commits its own steps, and carries all else; None if none.
 
     Raises:
         ConfigError: there are two.
@@ -35,7 +34,7 @@ def carrier_in(parts: Mapping[str, object]) -> tuple[str, Any] | None:
 
 
 def require_kept(carrier: tuple[str, Any], environ: Mapping[str, str]) -> None:
-    """ConfigError where the optimizer's states end with their devices, though something keeps all else."""
+    """Raise ConfigError where the optimizer's states end with their devices, though all else is kept."""
     name, optimizer = carrier
     if optimizer.remote.declaration.storage is None and "COARSE_STATE_FILES" not in told_to_this_job(environ):
         raise ConfigError(
@@ -69,20 +68,22 @@ def without_carried(parts: Mapping[str, object], carrier: tuple[str, Any] | None
 
 
 class Carried:
-    """Parts as they were at the last commit, as an optimizer carries them: with the step behind which that was."""
+    """Parts as they were at the last commit, and its step, as an optimizer carries them."""
 
     is_read_late = True
-    """Its state is right when the next forward begins, and not yet at the step itself."""
+    """True: its state is right when the next forward begins, and not yet at the step itself."""
 
     def __init__(self, parts: dict[str, Part], optimizer: torch.optim.Optimizer) -> None:
-        """`optimizer`: the one that carries this; its settings too are those of the commit, which a scheduler may have
-        changed since."""
+        """Wrap the parts.
+
+        `optimizer` carries them; its settings too are those of the commit, which a scheduler may have changed since.
+        """
         self._parts = {**parts, SETTINGS: PlainPart(
             "the optimizer's settings", partial(_settings, optimizer), partial(_set_settings, optimizer), TENSORS
         )}  # fmt: skip
         self._taken: dict[str, Any] = {}
         self.calls = 0
-        """Commits of the script so far."""
+        """Number of the script's commits so far."""
 
     def take(self, calls: int) -> None:
         """Note the state as it is now."""
@@ -95,11 +96,11 @@ class Carried:
         }
 
     def state_dict(self) -> Plain:
-        """Return what was noted last; {} before the first commit."""
+        """Return the state that was noted last; {} before the first commit."""
         return self._taken
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Be as then.
+        """Restore the state of a commit.
 
         Raises:
             CheckpointError: there were other parts.

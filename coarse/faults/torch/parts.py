@@ -1,4 +1,4 @@
-"""Parts of a torch script whose state is kept: what each has at a commit, and how it is put back."""
+"""Parts of a torch script whose state is kept: each one's state at a commit, and its restore."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coarse.torch.tensors import signature
 
 
 class ModulePart:
-    """Parameters, and buffers that a state dict has."""
+    """Parameters of a module, and buffers that a state dict has."""
 
     def __init__(self, name: str, module: nn.Module, alike: set[torch.Tensor]) -> None:
         self._name, self._module, self._alike = name, module, alike
@@ -30,6 +30,7 @@ class ModulePart:
         return {**dict(self._module.named_parameters()), **kept_buffers(self._module)}
 
     def take(self) -> Taken:
+        """Return the parameters and buffers as they are now."""
         tensors = self._tensors()
         for name, tensor in tensors.items():
             if tensor.is_meta:
@@ -40,23 +41,26 @@ class ModulePart:
         return Taken([[item.name, *_kind_of(item.tensor)] for item in items], items)
 
     def wanted(self, tree: Plain) -> list[torch.Tensor]:
+        """Return host tensors like the kept ones, which must be those of this module."""
         own = [(item.name, _kind_of(item.tensor)) for item in self.take().items]
         require_same_tensors(own, tree)
         return [TENSORS.blank(kind) for _, kind in own]
 
     def put(self, tree: Plain, tensors: list[torch.Tensor]) -> None:
+        """Copy kept values into the parameters and buffers."""
         with torch.no_grad():
             for own, kept in zip(self._tensors().values(), tensors, strict=True):
                 local_of(own).copy_(kept)
 
 
 class OptimizerPart:
-    """An optimizer's settings and state, whose tensors keep their types (torch's own loading casts them)."""
+    """Settings and state of an optimizer, whose tensors keep their types (torch's own loading casts them)."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, *, is_alike: bool) -> None:
         self._name, self._optimizer, self._is_alike = name, optimizer, is_alike
 
     def take(self) -> Taken:
+        """Return the settings and the state as they are now."""
         kept = self._optimizer.state_dict()
         sharded = [
             [index, key] for index, state in kept["state"].items() for key, value in state.items() if is_sharded(value)
@@ -67,9 +71,11 @@ class OptimizerPart:
         return Taken({"optimizer": tree, "sharded": sharded}, items)
 
     def wanted(self, tree: Plain) -> list[torch.Tensor]:
+        """Return host tensors of the types and shapes of a kept state."""
         return blank(tree["optimizer"])
 
     def put(self, tree: Plain, tensors: list[torch.Tensor]) -> None:
+        """Restore kept settings and state."""
         kept = unpack(tree["optimizer"], iter(tensors))
         own = [p for group in self._optimizer.param_groups for p in group["params"]]
         num_kept = sum(len(group["params"]) for group in kept["param_groups"])
@@ -94,11 +100,13 @@ class OptimizerPart:
 
 
 def part_of(name: str, what: object, alike: set[torch.Tensor], shared: set[int]) -> Part:
-    """Return the part of something that `Resumable` was given under a name.
+    """Return the part of an object that `Resumable` was given under a name.
 
     Args:
-        alike: parameters whose values all workers have alike.
-        shared: `id` of optimizers whose states all workers have alike.
+        name: the name.
+        what: the object.
+        alike: parameters whose values are equal on all workers.
+        shared: `id` of optimizers whose states are equal on all workers.
 
     Raises:
         TypeError: nothing of it can be kept.
@@ -140,12 +148,12 @@ def require_sums_by_order(parts: Mapping[str, object]) -> None:
 
 
 def generator_state(generator: torch.Generator | np.random.Generator) -> Plain:
-    """Return where a generator is."""
+    """Return the state of a generator."""
     return generator.get_state() if isinstance(generator, torch.Generator) else generator.bit_generator.state
 
 
 def set_generator(generator: torch.Generator | np.random.Generator, state: Plain) -> None:
-    """Put a generator where it was."""
+    """Restore a generator's state."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     else:
@@ -153,7 +161,7 @@ def set_generator(generator: torch.Generator | np.random.Generator, state: Plain
 
 
 def shared_by_all(parts: Mapping[str, object]) -> tuple[set[torch.Tensor], set[int]]:
-    """Return the parameters that all workers have alike after each step, and `id` of the optimizers that make them so.
+    """Return the parameters equal on all workers after each step, and `id`s of their optimizers.
 
     Raises:
         ConfigError: an optimizer that some workers alone share.
@@ -197,7 +205,7 @@ def is_sharded(value: object) -> bool:
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or of a DTensor this worker's shard."""
+    """Return the tensor, or this worker's shard of a DTensor."""
     return tensor.to_local().detach() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 

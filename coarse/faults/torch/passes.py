@@ -1,4 +1,4 @@
-"""Epochs, passes over data and steps of a script: where it is at a commit, and how it comes there again.
+"""Epochs, passes over data and steps of a script: its position at a commit, and the way back to it.
 
 [Note: generators and data] A pass draws its order, and the seed of a loader's workers, when its iterator is made;
 batches and the model draw in between. So the generators of the pass's beginning are kept and set again before the
@@ -24,27 +24,30 @@ from coarse.torch.own_state import generators, set_generators
 
 Item = TypeVar("Item")
 _TOLD_FROM_S = 1.0
-"""Reading batches again is told from so many seconds on."""
+"""Seconds from which on a message tells that batches were read again."""
 
 
 class Passes:
-    """Where a script is in its loops; one pass at a time."""
+    """Position of a script in its loops; one pass at a time."""
 
     def __init__(self, tell: Callable[[str], None], *, is_kept: bool) -> None:
-        """`is_kept`: something keeps commits, so that loaders must be such as can be gone on with."""
+        """Start at the script's beginning.
+
+        `is_kept`: commits are kept, so that loaders must be such as can be resumed.
+        """
         self._tell = tell
         self._is_kept = is_kept
         self._epoch: int | None = None
         self._num_passes = 0
-        """Passes of this epoch that have begun; all of the script's, where it has no epochs of ours."""
+        """Number of passes of this epoch that have begun; all of the script's, where it has no epochs of ours."""
         self._pass: _Pass[Any] | None = None
         self._back: dict[str, Plain] | None = None
-        """Where the script was at the commit that it goes on from, until it is there again."""
+        """Position of the script at the resumed commit, until it is there again."""
 
     # --- at a commit
 
     def take(self) -> Plain:
-        """Return where the script is, with its generators."""
+        """Return the script's position, with its generators."""
         current = self._pass
         return {
             "epoch": self._epoch,
@@ -54,7 +57,7 @@ class Passes:
         }
 
     def put(self, kept: Plain) -> None:
-        """Go on from there: generators now, and again where the loops come to."""
+        """Go on from a position: set generators now, and again where the loops come to it."""
         self._back = kept
         set_generators(kept["generators"])
 
@@ -115,13 +118,13 @@ class Passes:
         return bool(self._epoch == back["epoch"] and number < done)
 
     def _arrive(self, back: dict[str, Plain]) -> None:
-        """The script is where it was: from now on it draws as it did then."""
+        """Set the generators of the commit, as the script has come back to its position."""
         set_generators(back["generators"])
         self._back = None
 
 
 class _Pass(Generic[Item]):
-    """One pass over a source: its batches, and what is needed to come to the same one again."""
+    """Pass over a source: its batches, and the state that coming to the same one again needs."""
 
     def __init__(self, source: Iterable[Item], kept: Plain, tell: Callable[[str], None]) -> None:
         self._source = source
@@ -149,7 +152,7 @@ class _Pass(Generic[Item]):
             yield item
 
     def take(self) -> Plain:
-        """Return where the pass is."""
+        """Return the position in the pass."""
         return {
             "taken": self.taken,
             "begin": self._begin,
@@ -158,7 +161,7 @@ class _Pass(Generic[Item]):
         }
 
     def set_own(self, kept: Plain) -> None:
-        """Put the loader's own generators where they were at the commit."""
+        """Restore the loader's own generators as at the commit."""
         self._set_own(kept["own"])
 
     def _drawing(self) -> Plain:
@@ -170,7 +173,7 @@ class _Pass(Generic[Item]):
 
 
 def _own_generators(source: object) -> list[torch.Generator | np.random.Generator]:
-    """Generators that a loader and its samplers draw from, each once."""
+    """Return the generators that a loader and its samplers draw from, each once."""
     batch_sampler = getattr(source, "batch_sampler", None)
     holders = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = {
@@ -186,7 +189,7 @@ def _is_stateful(source: object) -> bool:
 
 
 def _require_may_go_on(source: object) -> None:
-    """ConfigError for a loader whose workers' generators are nobody's."""
+    """Raise ConfigError for a loader whose workers' generators cannot be restored."""
     if getattr(source, "persistent_workers", False) and not _is_stateful(source):
         raise ConfigError(
             "Resumable: a DataLoader with persistent_workers=True keeps generators of its workers from pass to pass, "
@@ -196,7 +199,7 @@ def _require_may_go_on(source: object) -> None:
 
 
 def _passed_over(source: Iterable[Item], count: int, tell: Callable[[str], None]) -> Iterator[Item]:
-    """Return an iterator that has yielded so many batches.
+    """Return an iterator that has yielded `count` batches.
 
     Raises:
         CheckpointError: there are fewer.
@@ -224,7 +227,10 @@ def _passed_over(source: Iterable[Item], count: int, tell: Callable[[str], None]
 
 
 def _reads_by_index(source: object, iterator: object) -> bool:
-    """Return whether batches can be passed over unread: torch's own loader, no workers, a dataset of indices."""
+    """Return whether batches can be passed over unread.
+
+    They can with torch's own loader, no workers, and a dataset of indices.
+    """
     loading = sys.modules.get("torch.utils.data.dataloader")
     single = getattr(loading, "_SingleProcessDataLoaderIter", None)
     if type(source) is not DataLoader or single is None or type(iterator) is not single:

@@ -1,11 +1,11 @@
-"""Resumable: a training script whose state outlives its processes, so that a job started again has the same bits.
+"""Resumable: a training script whose state outlives its processes, so that a restart has equal bits.
 
-    state = ct.Resumable(model=model, optimizer=optimizer, scheduler=scheduler)     # last before the loop
-    for epoch in state.epochs(10):
-        for batch in state.batches(loader):
-            ...
-            optimizer.step()
-            state.commit()
+state = ct.Resumable(model=model, optimizer=optimizer, scheduler=scheduler)     # last before the loop
+for epoch in state.epochs(10):
+    for batch in state.batches(loader):
+        ...
+        optimizer.step()
+        state.commit()
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ FRAMEWORK: Final = Framework(tensors=TENSORS, kernels=kernels, remedy=_REMEDY)
 
 
 class Resumable:
-    """See the module. All workers make one, last before the training loop, with the same names.
+    """Training script's state that outlives its processes.
 
-    Where the job is started again over what was committed, parts have those values once this returns, and the loops go
-    on behind the batch of that commit. Generators of torch, CUDA, numpy and random are taken unasked. Gradients are not
-    kept. Beside an optimizer of `model_in_network`, all else is committed with its steps, and its `storage` says from
-    which one the job goes on.
+    All workers make one, last before the training loop, with the same names; see the module's docstring. Where the job
+    is started again over committed states, parts have those values once this returns, and the loops go on behind the
+    batch of that commit. Generators of torch, CUDA, numpy and random are taken unasked. Gradients are not kept. Beside
+    an optimizer of `model_in_network`, all else is committed with its steps, and its `storage` has the step from which
+    the job goes on.
 
     Args:
-        every: commit at each k-th call of `commit`; how often changes no bits.
+        every: commit at each k-th call of `commit`; the choice changes no bits.
         other_kernels: go on although torch, its threads or the processor are others than those of the commit, so that
             bits may differ.
-        parts: by names of your choice modules, optimizers, generators of torch and numpy, and what has `state_dict()`
-            and `load_state_dict()`.
+        parts: by names of your choice modules, optimizers, generators of torch and numpy, and objects that have
+            `state_dict()` and `load_state_dict()`.
 
     Raises:
         TypeError: a part of which nothing can be kept.
-        CheckpointError: what was committed is of another model, with the first difference.
+        CheckpointError: the committed states are of another model; the error has the first difference.
         StorageError: no version is whole with all workers; a folder of another script or number of workers.
         ConfigError: settings by which two runs differ in bits; an optimizer of some workers.
     """
@@ -115,8 +116,10 @@ class Resumable:
             self._progress.on_restored(self._calls)
 
     def _carry(self, made: dict[str, Part], carrier: Any) -> dict[str, Part]:  # noqa: ANN401
-        """Have an optimizer commit parts with its own steps, and go on from there; what is left to be kept: nothing but
-        how far the script is, for the launcher."""
+        """Have an optimizer commit parts with its own steps, and go on from there.
+
+        Return the parts that are left to be kept: none, as only the script's progress is kept, for the launcher.
+        """
         if self._every > 1:
             raise ConfigError(
                 f"Resumable: {type(carrier).__name__} says by commit_every which steps are committed; leave out every"
@@ -128,7 +131,7 @@ class Resumable:
 
     @property
     def is_kept(self) -> bool:
-        """True if something keeps what is committed."""
+        """True if commits are kept."""
         return self._keeping is not None or self._carried is not None
 
     # --- loops
@@ -173,8 +176,8 @@ class Resumable:
 
         Raises:
             CapacityError: no room, at the first commit.
-            TypeError: something that is no plain value, with its name.
-            MismatchError: workers commit different steps, or what all should have alike differs, with the tensor.
+            TypeError: something is no plain value; the error has its name.
+            MismatchError: workers commit different steps, or a tensor that should be equal on all differs.
             StallError: some workers have not committed the version before; it may be called again.
         """
         if not self.is_kept:
