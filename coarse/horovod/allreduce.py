@@ -1,4 +1,4 @@
-"""Sums, averages and extremes of all workers' tensors, by the names and in the forms that Horovod has."""
+"""Sums, averages and extremes of all workers' tensors, by Horovod's names and in its forms."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,15 +23,15 @@ from coarse.torch.push_pull import push_pull_async, push_pull_async_
 from coarse.torch.tensors import array_of, has_wire_type, on_host, tensor_of, wire_type_of
 
 Product = Operation.PRODUCT
-"""Elements multiplied; by the workers themselves, since memory devices only add and compare."""
+"""Product of elements, computed by the workers themselves, since memory devices only add and compare."""
 
 
 _FUSED_BELOW_BYTES = 1 * MIB
-"""Smaller tensors of a grouped call travel as one: copying them costs less than pushing each."""
+"""Bytes below which tensors of a grouped call travel as one: copying them costs less than pushing each."""
 
 
 class _Adasum:
-    """Horovod's adaptive sum, which coarse does not have; scripts may name it where they do not use it."""
+    """Adaptive sum of Horovod, which coarse does not have; scripts may name it where they do not use it."""
 
     def __repr__(self) -> str:
         return "Adasum"
@@ -61,14 +61,17 @@ def allreduce_async(
 ) -> Waitable[torch.Tensor]:
     """Start an allreduce whose result is a new tensor.
 
-    Calls are matched by name, in whatever order ranks make them; those without a name, in a process set, of Product or
+    Calls are matched by name, in any order of the ranks' calls; those without a name, in a process set, of Product or
     of a type that devices do not add, by the order in which they are made.
 
     Args:
         tensor: any shape; averages of integers are rounded toward zero.
         average: True for Average, False for Sum; instead of `op`.
         op: Average (the default), Sum, Min, Max or Product.
-        prescale_factor: what each rank's tensor is multiplied by before, and `postscale_factor` the result.
+        name: name by which calls are matched.
+        prescale_factor: factor of each rank's tensor before the combination.
+        postscale_factor: factor of the result.
+        process_set: the workers whose tensors are combined.
 
     Raises:
         ConfigError: Adasum, or a process set that was not added.
@@ -93,7 +96,10 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Waitable[torch.Tensor]:
-    """Start an allreduce whose result `wait` leaves in `tensor`; don't touch it until then. See allreduce_async."""
+    """Start an allreduce whose result `wait` leaves in `tensor`; see allreduce_async.
+
+    Don't touch the tensor until then.
+    """
     how = operation_of(op, average)
     is_plain = prescale_factor == 1.0 and not _is_whole(how, tensor.dtype)
     if is_plain and _is_for_devices(how, tensor, process_set):
@@ -120,7 +126,9 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """All workers' tensors combined, as a new tensor, through which gradients flow. See allreduce_async.
+    """Return all workers' tensors combined, as a new tensor, through which gradients flow.
+
+    The details are those of allreduce_async.
 
     Raises:
         StallError: workers that do not call it within stall_timeout_s.
@@ -141,7 +149,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """All workers' tensors combined, in place. See allreduce_async."""
+    """Combine all workers' tensors in place; see allreduce_async."""
     return allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
 
 
@@ -154,8 +162,10 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Waitable[list[torch.Tensor]]:
-    """Start an allreduce of each of several tensors, whose results are a list; small ones travel as one. See
-    allreduce_async."""
+    """Start an allreduce of each of several tensors; small ones travel as one.
+
+    The results are a list; see allreduce_async.
+    """
     how = operation_of(op, average)
     rest = how, prescale_factor, postscale_factor, process_set
     given = each(tensors, name)
@@ -177,7 +187,10 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Waitable[list[torch.Tensor]]:
-    """Start an allreduce of each of several tensors, in place; small ones travel as one. See allreduce_async."""
+    """Start an allreduce of each of several tensors, in place; small ones travel as one.
+
+    The details are those of allreduce_async.
+    """
     how = operation_of(op, average)
     rest = how, prescale_factor, postscale_factor, process_set
     given = each(tensors, name)
@@ -198,7 +211,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Each of several tensors combined with the other workers', as new tensors. See allreduce."""
+    """Return each of several tensors combined with the other workers', as new tensors; see allreduce."""
     how, chosen = operation_of(op, average), checked_compression(compression)
 
     def run(values: Sequence[torch.Tensor], of: str | None = name) -> list[torch.Tensor]:
@@ -225,7 +238,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Each of several tensors combined with the other workers', in place. See allreduce_async."""
+    """Combine each of several tensors with the other workers', in place; see allreduce_async."""
     return grouped_allreduce_async_(
         tensors, average, name, op, prescale_factor, postscale_factor, process_set
     ).wait()
@@ -234,7 +247,9 @@ def grouped_allreduce_(
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str, op: ReduceOp = Op.AVERAGE, process_set: ProcessSet = global_process_set
 ) -> Waitable[torch.Tensor]:
-    """Start the sum (or average) of sparse COO tensors, of which each rank gathers all; the result is coalesced.
+    """Start the sum (or average) of sparse COO tensors; the result is coalesced.
+
+    Each rank gathers all of them.
 
     Calls are matched by the order in which they are made.
     """
@@ -250,7 +265,7 @@ def sparse_allreduce_async(
 
 
 def operation_of(op: Any, average: bool | None) -> Operation:  # noqa: ANN401
-    """The operation that a call asks for."""
+    """Return the operation that a call asks for."""
     if average is not None and op is not None:
         raise ValueError(f"give average={average} or op={op!r}, not both")
     if op is None:
@@ -266,14 +281,17 @@ def operation_of(op: Any, average: bool | None) -> Operation:  # noqa: ANN401
 
 
 def _is_whole(how: Operation, dtype: torch.dtype) -> bool:
-    """Whether it is an average of integers: a sum, in int64, until the result is finished here."""
+    """Return whether a call is an average of integers.
+
+    That is a sum, in int64, until the result is finished here.
+    """
     return how is Operation.AVERAGE and not dtype.is_floating_point and not dtype.is_complex
 
 
 def on_the_way(
     tensor: torch.Tensor, how: Operation, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
 ) -> tuple[torch.Tensor, Operation, Finish]:
-    """What travels of a tensor, how it is combined on the way, and what makes the result of that.
+    """Return the tensor that travels, its operation on the way, and the function that makes the result.
 
     Raises:
         TypeError: an average of truth values.
@@ -293,7 +311,7 @@ def on_the_way(
 
 
 def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """The tensor times a factor; integers are multiplied in float64 and cut."""
+    """Return the tensor times a factor; integers are multiplied in float64 and cut."""
     if factor == 1.0:
         return tensor
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
@@ -302,12 +320,12 @@ def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _is_for_devices(how: Operation, tensor: torch.Tensor, process_set: ProcessSet) -> bool:
-    """Whether the memory devices can combine it; else the workers do."""
+    """Return whether the memory devices can combine a tensor; else the workers do."""
     return process_set is global_process_set and how in _OP_OF and has_wire_type(tensor.dtype)
 
 
 def _is_small(tensor: torch.Tensor, how: Operation, process_set: ProcessSet) -> bool:
-    """Whether a tensor travels with others of its call, all of which are combined by the same operation."""
+    """Return whether a tensor travels with others of its call, all combined by the same operation."""
     is_tensor = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
     is_plain = is_tensor and not _is_whole(how, tensor.dtype) and _is_for_devices(how, tensor, process_set)
     return is_plain and tensor.nbytes < _FUSED_BELOW_BYTES
@@ -321,7 +339,7 @@ def _fused_allreduce(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> Waitable[list[torch.Tensor]]:
-    """Allreduces of small tensors that devices combine, as one of each type."""
+    """Start allreduces of small tensors that devices combine, as one of each type."""
     key, is_unnamed = named("allreduce", name)
     ways = [on_the_way(tensor, how, prescale_factor, postscale_factor, process_set) for tensor in tensors]
     sources = [on_host(source) for source, _, _ in ways]
@@ -342,7 +360,7 @@ def _fused_allreduce(
 
 
 def _in_order(places: Sequence[int], found: Sequence[Any]) -> list[torch.Tensor]:
-    """Results of a group by their places, of which the first of `found` has several."""
+    """Return the results of a group by their places; the first of `found` has several."""
     results = [*found[0], *found[1:]]
     return [result for _, result in sorted(zip(places, results, strict=True), key=lambda pair: pair[0])]
 
@@ -350,7 +368,7 @@ def _in_order(places: Sequence[int], found: Sequence[Any]) -> list[torch.Tensor]
 def _among_workers(
     source: torch.Tensor, how: Operation, process_set: ProcessSet, key: str
 ) -> Waitable[torch.Tensor]:
-    """A reduction by the workers, under way on a copy."""
+    """Start a reduction by the workers, on a copy."""
     result = source.clone(memory_format=torch.contiguous_format)
     return group_of(process_set).reduce_in_place(result, how, key)
 
@@ -369,7 +387,7 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def each(tensors: Sequence[torch.Tensor], name: str | None) -> list[tuple[torch.Tensor, str | None]]:
-    """Each tensor of a grouped call with the name of its own call: of several, its place is a part of that."""
+    """Return each tensor of a grouped call with its own name; among several, its place is a part of that."""
     listed = listed_tensors(tensors)
     if name is None or len(listed) == 1:
         return [(tensor, name) for tensor in listed]
@@ -377,7 +395,11 @@ def each(tensors: Sequence[torch.Tensor], name: str | None) -> list[tuple[torch.
 
 
 def listed_tensors(tensors: object) -> list[torch.Tensor]:
-    """The tensors of a grouped call; TypeError where one tensor came."""
+    """Return the tensors of a grouped call.
+
+    Raises:
+        TypeError: one tensor came.
+    """
     if isinstance(tensors, list | tuple):
         return list(tensors)
     raise TypeError(f"a list of tensors was wanted, {type(tensors).__name__} came; wrap it in a list")

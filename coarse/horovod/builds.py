@@ -1,33 +1,33 @@
-"""What scripts ask Horovod how it was built, answered for coarse: it runs on MPI, and on no other library."""
+"""Answers to Horovod's questions about its build: coarse runs on MPI, and on no other library."""
 
 from coarse import arrays
 from coarse.session import current
 
 
 def cross_rank() -> int:
-    """This worker's node, by number."""
+    """Return the number of this worker's node."""
     cluster = current().placement.cluster
     return cluster.nodes.index(cluster.worker_nodes[arrays.rank()])
 
 
 def cross_size() -> int:
-    """How many nodes have workers."""
+    """Return the number of nodes with workers."""
     return len(current().placement.cluster.nodes)
 
 
 def is_homogeneous() -> bool:
-    """Whether all nodes have equally many workers."""
+    """Return whether all nodes have equally many workers."""
     nodes = current().placement.cluster.worker_nodes
     return len({nodes.count(node) for node in nodes}) == 1
 
 
 def _yes() -> bool:
-    """True."""
+    """Return True."""
     return True
 
 
 def _no(*_: object, **__: object) -> bool:
-    """False."""
+    """Return False."""
     return False
 
 

@@ -1,6 +1,6 @@
-"""Collectives on rows, by the names that Horovod has: allgather, alltoall, reducescatter; and broadcast beside others.
+"""Collectives on rows, by Horovod's names: allgather, alltoall, reducescatter; and broadcast.
 
-What is asynchronous reads and writes its tensors until `wait` has returned: don't change them before. Allgathers and
+Asynchronous calls read and write their tensors until `wait` has returned: don't change them before. Allgathers and
 broadcasts of all workers for which the caller waits at once go by the memory devices, and are matched by name where
 they have one. All others are the workers' own, matched by the order in which ranks make them.
 """
@@ -39,9 +39,9 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """All ranks' tensors end to end along the first dimension, in which alone they may differ; gradients flow through.
+    """Return all ranks' tensors end to end along the first dimension, in which alone they may differ.
 
-    A rank's gradient is the average over ranks of what each has for these rows, as in Horovod.
+    Gradients flow through. A rank's gradient is the average over ranks of each one's for these rows, as in Horovod.
 
     Raises:
         MismatchError: types or other dimensions differ (on all ranks).
@@ -60,14 +60,17 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """An allgather of each of several tensors, through which gradients flow; see allgather."""
+    """Return an allgather of each of several tensors, through which gradients flow; see allgather."""
     return gathered(tensors, name, process_set, Op.AVERAGE)
 
 
 def gathered(
     given: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, op_of_gradients: Op
 ) -> list[torch.Tensor]:
-    """An allgather of each tensor, whose gradients combine by an operation: Sum gives the derivative."""
+    """Return an allgather of each tensor, whose gradients combine by an operation.
+
+    Sum gives the derivative.
+    """
     tensors = listed_tensors(given)
     counts = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
 
@@ -102,7 +105,7 @@ def broadcast_async(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The root's values, bit for bit, as a new tensor on every rank. See broadcast_.
+    """Return the root's values, bit for bit, as a new tensor on every rank; see broadcast_.
 
     The root's gradient is the average of all ranks' ones, as in Horovod; the others' are zero.
     """
@@ -120,7 +123,7 @@ def broadcast(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The root's values, bit for bit, written into every rank's tensor.
+    """Write the root's values, bit for bit, into every rank's tensor, and return it.
 
     Raises:
         ValueError: there is no such rank.
@@ -159,9 +162,10 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | Pair:
-    """Send `splits[r]` rows of a tensor to member r (None: equally many); what came from all, in order of rank.
+    """Send `splits[r]` rows of a tensor to member r; return the rows from all, in order of rank.
 
-    Gradients flow through. With `splits`, a pair: the rows, and (p,) how many came from each.
+    Without splits each member gets equally many rows. Gradients flow through. With `splits`, the result is a pair: the
+    rows, and (p,) their numbers from each.
 
     Raises:
         ValueError: splits that are no p integers which add up to the rows.
@@ -186,7 +190,10 @@ def alltoall(
 
 
 def _with_counts(rows: torch.Tensor, counts: torch.Tensor, splits: object) -> torch.Tensor | Pair:
-    """What an alltoall gives: with the numbers of rows, in the type of the splits, where there were splits."""
+    """Return the result of an alltoall.
+
+    Where there were splits, it has the numbers of rows, in the type of the splits.
+    """
     if splits is None:
         return rows
     if isinstance(splits, torch.Tensor):
@@ -195,7 +202,7 @@ def _with_counts(rows: torch.Tensor, counts: torch.Tensor, splits: object) -> to
 
 
 def _splits_of(tensor: torch.Tensor, splits: object, num_ranks: int) -> list[int]:
-    """How many rows go to each member."""
+    """Return the number of rows for each member."""
     if not tensor.dim():
         raise ValueError("alltoall splits a tensor by its first dimension, and a scalar has none; reshape(1) it")
     rows = tensor.shape[0]
@@ -243,7 +250,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """All members' tensors averaged (or summed), of which each keeps rows.
+    """Average (or sum) all members' tensors, and return this member's rows.
 
     Gradients are gathered, and by Sum multiplied by the number of members, as in Horovod.
 
@@ -282,7 +289,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """A reducescatter of each of several tensors; see reducescatter."""
+    """Return a reducescatter of each of several tensors; see reducescatter."""
     chosen = checked_compression(compression)
     scale = 1 if operation_of(op, None) is Operation.AVERAGE else len(members_of(process_set))
 

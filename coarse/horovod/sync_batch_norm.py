@@ -9,7 +9,7 @@ from coarse.torch.groups.process_sets import global_process_set
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """As torch.nn.BatchNorm1d, 2d and 3d, but in training the mean and the variance are those of all workers' values.
+    """Batch norm as torch.nn.BatchNorm1d, 2d and 3d, in training with moments of all workers' values.
 
     Workers' batches may differ in size, and one may be empty. Gradients are those of the whole batch. In evaluation,
     and with one worker, it is torch's own batch norm.
@@ -20,7 +20,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"SyncBatchNorm wants at least 2 dimensions (batch, channels, ...), got {input.dim()}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(n, c, ...) -> the same shape and type."""
+        """Normalise (n, c, ...), and return the same shape and type."""
         self._check_input_dim(input)
         has_running = self.running_mean is not None
         if not (self.training or not has_running) or global_process_set.size() == 1:
@@ -50,7 +50,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def _moments_of_all(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and biased variance by channel (c,) of all workers' values (n, c, ...), and how many a channel has.
+    """Return mean and biased variance by channel (c,) of all workers' values (n, c, ...), and the count.
 
     One allgather of each worker's count, mean and sum of squared deviations; halves are summed in float32.
     """
