@@ -1,1 +1,1 @@
-"""The table behind the proxy: versions, regions, snapshots and checkpoints (COARSE III-D, IV-A)."""
+"""Table behind the proxy: versions, regions, snapshots and checkpoints (COARSE III-D, IV-A)."""

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which bytes of a device are taken.
+"""Allocators of a device's bytes.
 
 [Note: same place of a page] A processor takes a load for one that has to wait for a store just before it where both are
 at about the same place of their pages. numpy and torch put large arrays a few bytes behind the beginning of a page, and
@@ -15,12 +15,18 @@ _SKEW_BYTES = PAGE_BYTES // 2
 
 
 def lines_of(nbytes: int) -> int:
-    """The bytes of a small region: whole lines of the cache, and one at least, so that no two workers write one."""
+    """Return the bytes of a small region: whole lines of the cache, and one at least.
+
+    So no two workers write one line.
+    """
     return -(-max(nbytes, 1) // LINE_BYTES) * LINE_BYTES
 
 
 class RegionAllocator:
-    """First fit over the bytes [0, capacity) of one device; neighbouring holes become one again."""
+    """Allocator by first fit over the bytes [0, capacity) of one device.
+
+    Neighbouring holes become one again.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         if capacity_bytes < 0:
@@ -50,7 +56,7 @@ class RegionAllocator:
         return max((end - begin for begin, end in self._holes), default=0)
 
     def allocate(self, nbytes: int, align_bytes: int | None = None) -> int | None:
-        """Offset of a new region, a multiple of `align_bytes`; None where no hole is large enough.
+        """Return the offset of a new region, a multiple of `align_bytes`; None where no hole is large enough.
 
         Without `align_bytes` a region of a page or more begins in the middle of a page ([Note: same place of a page]),
         and a smaller one takes whole lines of the cache: small regions lie close together and leave no holes. Where
@@ -82,9 +88,9 @@ class RegionAllocator:
         return None
 
     def carve(self, offset: int, nbytes: int) -> int:
-        """Make the first bytes of the region at `offset`, so many or more, a region of their own.
+        """Make the first bytes of the region at `offset`, so many or more, a separate region.
 
-        Returns where the rest begins, which is a region too, or -1 where there is none.
+        It returns the offset of the rest, which is a region too, or -1 where there is none.
         """
         end = self._taken[offset]
         if offset + nbytes > end:
@@ -96,7 +102,7 @@ class RegionAllocator:
         return rest
 
     def size_of(self, offset: int) -> int:
-        """Bytes of the region at `offset`."""
+        """Return the bytes of the region at `offset`."""
         return self._taken[offset] - offset
 
     def free(self, offset: int) -> None:
@@ -118,24 +124,33 @@ class RegionAllocator:
 
 
 class DeviceAllocator:
-    """The regions of a device: those of keys have a range of their own where its memory is in part a GPU's."""
+    """Allocator of a device's regions.
+
+    Those of keys have a separate range where its memory is in part a GPU's.
+    """
 
     def __init__(self, capacity_bytes: int, keys: tuple[int, int] | None = None) -> None:
-        """`keys` is where the range of keys begins, at `capacity_bytes` or above, and its bytes."""
+        """Start without regions.
+
+        `keys` is the offset of the range of keys, at `capacity_bytes` or above, and its bytes.
+        """
         self._others = RegionAllocator(capacity_bytes)
         begin, nbytes = keys or (0, 0)
         self._keys = self._others if keys is None else RegionAllocator(nbytes)
         self._keys_begin = begin
 
     def allocate(self, nbytes: int, *, is_of_key: bool) -> int | None:
-        """Offset of a new region; None where there is no room. See RegionAllocator."""
+        """Return the offset of a new region; None where there is no room.
+
+        RegionAllocator has the details.
+        """
         if not is_of_key:
             return self._others.allocate(nbytes)
         offset = self._keys.allocate(nbytes)
         return None if offset is None else offset + self._keys_begin
 
     def free_bytes(self, *, is_of_key: bool) -> int:
-        """Bytes in no region, of which such a one could be given."""
+        """Return the bytes in no region, from which such a region could be given."""
         return (self._keys if is_of_key else self._others).free_bytes
 
     @property
@@ -145,12 +160,12 @@ class DeviceAllocator:
         return self._others.used_bytes + apart
 
     def carve(self, offset: int, nbytes: int) -> int:
-        """See RegionAllocator; of keys alone."""
+        """Carve a region of keys alone, as RegionAllocator does."""
         rest = self._keys.carve(offset - self._keys_begin, nbytes)
         return rest if rest < 0 else rest + self._keys_begin
 
     def size_of(self, offset: int) -> int:
-        """Bytes of the region at `offset`."""
+        """Return the bytes of the region at `offset`."""
         allocator, begin = self._at(offset)
         return allocator.size_of(offset - begin)
 
@@ -160,6 +175,6 @@ class DeviceAllocator:
         allocator.free(offset - begin)
 
     def _at(self, offset: int) -> tuple[RegionAllocator, int]:
-        """Whose an offset is, and where its range begins."""
+        """Return the allocator of an offset, and the beginning of its range."""
         is_of_key = self._keys is not self._others and offset >= self._keys_begin
         return (self._keys, self._keys_begin) if is_of_key else (self._others, 0)

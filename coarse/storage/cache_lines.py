@@ -15,15 +15,15 @@ from coarse.storage.machine_code import executable
 from coarse.storage.processor import cpu_flags
 
 _X86_FLUSHES = {"clflushopt": "660fae3f", "clflush": "0fae3f90"}
-"""Of the line at RDI, in four bytes each."""
+"""Code that flushes the line at RDI, in four bytes each."""
 _X86_LOOP = "4839f7 730a {flush} 4883c740 ebf1 0faef0 c3"
-"""While RDI is below RSI: flush, add 64; then MFENCE."""
+"""Loop of x86-64: while RDI is below RSI, flush, add 64; then MFENCE."""
 _ARM_LOOP = "1f0001eb 82000054 207e0bd5 00000191 fcffff17 9f3f03d5 c0035fd6"
-"""While X0 is below X1: DC CIVAC, add 64; then DSB SY."""
+"""Loop of ARMv8: while X0 is below X1, DC CIVAC, add 64; then DSB SY."""
 
 
 def flush_code(machine: str, flags: frozenset[str]) -> bytes:
-    """The machine code of flush(begin, end) for a processor, by the name that `uname -m` has for it.
+    """Return the machine code of flush(begin, end) for a processor, by its name in `uname -m`.
 
     Raises:
         UnsupportedError: another kind of processor.
@@ -40,7 +40,7 @@ def flush_code(machine: str, flags: frozenset[str]) -> bytes:
 
 
 class FlushedLines:
-    """See CacheLines: by this processor's own instructions."""
+    """Caches that this processor's own instructions flush; see CacheLines."""
 
     def __init__(self) -> None:
         code = flush_code(platform.machine(), cpu_flags())
@@ -54,6 +54,6 @@ class FlushedLines:
         self._loop = loops["flush"]
 
     def flush(self, lines: np.ndarray) -> None:
-        """See CacheLines."""
+        """Write the cached lines of a range back, and drop them."""
         begin = address_of(lines)
         self._loop(begin // LINE_BYTES * LINE_BYTES, begin + lines.nbytes, 0)

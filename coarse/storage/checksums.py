@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""32-bit checksums of stored bytes: the package crc32c's, which processors have an instruction for, or zlib's."""
+"""Checksums of stored bytes, of 32 bits: the package crc32c's, which processors compute, or zlib's."""
 
 import zlib
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from coarse.errors import StorageError
 from coarse.protocol.distribution import how_to_install
 
 Checksum = Callable[[Any], int]
-"""Of (n,) uint8, 32 bits; without the GIL where n is large."""
+"""Function of (n,) uint8 to 32 bits; it works without the GIL where n is large."""
 CHECKSUMS: Final = ("crc32c", "crc32")
-"""By name, the fastest first."""
+"""Names of checksums, the fastest first."""
 
 
 def checksum_named(name: str) -> Checksum:

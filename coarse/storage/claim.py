@@ -1,9 +1,9 @@
-"""The bytes of a device or file that one memory device has for itself: which they are, and that nobody else has them.
+"""Bytes of a device or file that one memory device has for itself, and the check that no other has.
 
 [Note: locks of ranges] Several memory devices may have bytes of one file, so each locks its range (an open file
-description lock of fcntl(2)), and all together keep out whoever locks the whole file by flock(2). The kernel undoes
-both with the last descriptor and mapping of that open file, so a device is locked as long as any rank of its job lives.
-Locks are known on one host only, also where several hosts have the file.
+description lock of fcntl(2)), and all together keep out a process that locks the whole file by flock(2). The kernel
+undoes both with the last descriptor and mapping of that open file, so a device is locked as long as any rank of its job
+lives. Locks are known on one host only, also where several hosts have the file.
 """
 
 import fcntl
@@ -16,12 +16,12 @@ from coarse.errors import CapacityError, ConfigError
 
 _PROCESSES = Path("/proc")
 _FLOCK = struct.Struct("hhqqi4x")
-"""`struct flock` on x86-64: type, whence, start, length, process (0 for such a lock)."""
+"""Layout of `struct flock` on x86-64: type, whence, start, length, process (0 for such a lock)."""
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+) ", re.MULTILINE)
 
 
 def claimed_range(noun: str, size_bytes: int, align_bytes: int, offset_bytes: int, nbytes: int | None) -> range:
-    """The bytes that a memory device has of a device or file of `size_bytes`, whole units of its alignment.
+    """Return a memory device's range of a device or file of `size_bytes`, in whole units of its alignment.
 
     Raises:
         ConfigError: it would begin between two units.
@@ -49,7 +49,11 @@ def claimed_range(noun: str, size_bytes: int, align_bytes: int, offset_bytes: in
 
 
 def capacity_in(claimed: range, align_bytes: int, wanted_bytes: int | None, noun: str) -> int:
-    """Bytes of a memory device that wants so many, in whole units; all of them, if None."""
+    """Return the bytes of a memory device that wants so many, in whole units; all of them, if None.
+
+    Raises:
+        CapacityError: there are not so many.
+    """
     if wanted_bytes is not None and wanted_bytes > len(claimed):
         raise CapacityError(
             f"{wanted_bytes} bytes are wanted but the {noun} has {len(claimed)}; lower device_capacity_bytes, or leave "
@@ -59,7 +63,11 @@ def capacity_in(claimed: range, align_bytes: int, wanted_bytes: int | None, noun
 
 
 def claim(descriptor: int, claimed: range, noun: str) -> None:
-    """Have bytes of an open file for this job alone, see [Note: locks of ranges]; ConfigError where others do."""
+    """Lock bytes of an open file for this job alone; see [Note: locks of ranges].
+
+    Raises:
+        ConfigError: others have locked or mapped them, or they cannot be locked.
+    """
     users = _users(os.fstat(descriptor), claimed)
     is_locked = False
     try:
@@ -81,7 +89,7 @@ def claim(descriptor: int, claimed: range, noun: str) -> None:
 
 
 def _users(status: os.stat_result, claimed: range) -> list[int]:
-    """Processes that have mapped any of the bytes, as far as this user may see; not this one."""
+    """Return the processes that have mapped any of the bytes, as far as this user may see; not this one."""
     device, inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)
     users = []
     for maps in _PROCESSES.glob("[0-9]*/maps"):

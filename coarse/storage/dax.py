@@ -1,6 +1,6 @@
-"""Memory that a devdax character device maps: CXL or persistent memory that the kernel does not manage.
+"""Memory that a devdax character device maps: CXL or persistent memory not managed by the kernel.
 
-Such a device is neither read nor allocated, only mapped, in whole units of its alignment, and it keeps what was
+Such a device is neither read nor allocated, only mapped, in whole units of its alignment, and it keeps the bytes
 written when a job ends. A job locks it (`claim.py`).
 """
 
@@ -18,13 +18,14 @@ _SYS = Path("/sys")
 def open_dax(
     path: str, wanted_bytes: int | None, offset_bytes: int = 0, nbytes: int | None = None, *, claims: bool = True
 ) -> MemoryFile:
-    """The device from a byte on, locked for this job, with `wanted_bytes` in whole units of its alignment.
+    """Open the device from a byte on, locked for this job, with `wanted_bytes` in whole units.
 
-    Without `wanted_bytes` it has `nbytes`, or all to the end; without `claims` it is not locked.
+    Units are its alignment. Without `wanted_bytes` it has `nbytes`, or all to the end; without `claims` it is not
+    locked.
 
     Raises:
-        ConfigError: it is no devdax device, in another mode, not permitted, or somebody uses it.
-        CapacityError: it is smaller than what is wanted.
+        ConfigError: it is no devdax device, in another mode, not permitted, or in use.
+        CapacityError: it is smaller than wanted.
     """
     folder = _sys_folder(path)
     size_bytes, align_bytes = size_and_align(path)
@@ -47,20 +48,28 @@ def open_dax(
 
 
 def size_and_align(path: str) -> tuple[int, int]:
-    """Bytes of a devdax device, and of the units in which it is mapped; ConfigError where it is none."""
+    """Return the bytes of a devdax device, and of the units in which it is mapped.
+
+    Raises:
+        ConfigError: it is none.
+    """
     folder = _sys_folder(path)
     size_bytes, align_bytes = (int((folder / name).read_text()) for name in ("size", "align"))
     return size_bytes, align_bytes
 
 
 def dax_devices() -> list[str]:
-    """The names of the machine's dax devices, in whatever mode they are."""
+    """Return the names of the machine's dax devices, in any mode."""
     folder = _SYS / "bus" / "dax" / "devices"
     return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
 
 
 def device_number(path: str) -> str | None:
-    """`major:minor` of a character device, None of any other file; OSError where there is none."""
+    """Return `major:minor` of a character device, None of any other file.
+
+    Raises:
+        OSError: there is no such file.
+    """
     status = os.stat(path)
     if not stat.S_ISCHR(status.st_mode):
         return None
@@ -68,7 +77,7 @@ def device_number(path: str) -> str | None:
 
 
 def _sys_folder(path: str) -> Path:
-    """What the kernel says of a device, a folder below /sys."""
+    """Return the kernel's folder of a device, below /sys."""
     known = f"dax devices here: {', '.join(dax_devices()) or 'none'}; `daxctl list` shows them"
     try:
         number = device_number(path)

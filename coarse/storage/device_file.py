@@ -1,4 +1,4 @@
-"""The file behind a memory device, opened where the partition table puts it."""
+"""File behind a memory device, opened where the partition table puts it."""
 
 from collections.abc import Sequence
 
@@ -21,14 +21,14 @@ def open_device_file(
     wanted_bytes: int | None,
     elsewhere: Sequence[RankPlace] = (),
 ) -> MemoryFile:
-    """The file of the memory device `rank`, one of the `places` of a node, for `wanted_bytes` or whatever there is.
+    """Open the file of the memory device `rank`, for `wanted_bytes` or all that there are.
 
-    What devices `elsewhere` have matters where hosts share a file system.
+    The rank is one of the `places` of a node. The bytes of devices `elsewhere` matter where hosts share a file system.
 
     Raises:
         ConfigError: this machine has no such place, or this job may not use it.
         CapacityError: the place has not that much.
-        GpuError: CUDA refuses what is asked of a GPU.
+        GpuError: CUDA refuses a call on a GPU.
     """
     (own,) = (place for place in places if place.rank == rank)
     memories = [place.memory for place in places if Role.MEMORY_DEVICE in place.roles]

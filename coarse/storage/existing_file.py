@@ -1,8 +1,8 @@
-"""Memory in a file that is there already, such as one of famfs: mapped as it is, never made, resized or removed.
+"""Memory in an existing file, such as one of famfs: mapped as it is, never made, resized or removed.
 
 famfs gives files of memory that several hosts share over CXL: allocated when they are made, never grown or shrunk
-afterwards, without fallocate. A file of any other file system is used alike, and its holes are filled first: a mapping
-of a hole takes a page when it is touched, and where there is none the process dies of SIGBUS.
+afterwards, without fallocate. A file of any other file system is used in the same way, and its holes are filled first:
+a mapping of a hole takes a page when it is touched, and where there is none the process dies of SIGBUS.
 """
 
 import mmap
@@ -29,12 +29,13 @@ SHARED_TYPES = frozenset({
 def open_existing(
     path: str, wanted_bytes: int | None, offset_bytes: int = 0, nbytes: int | None = None, *, claims: bool = True
 ) -> MemoryFile:
-    """The file from a byte on, locked for this job, with `wanted_bytes` in whole pages (`nbytes`, or all, if None).
+    """Open the file from a byte on, locked for this job, with `wanted_bytes` in whole pages.
 
-    Without `claims` it is not locked: another rank of the job does that.
+    Without `wanted_bytes` it has `nbytes`, or all. Without `claims` it is not locked: another rank of the job does
+    that.
 
     Raises:
-        ConfigError: it is no such file, not permitted, cannot be mapped, or somebody uses it.
+        ConfigError: it is no such file, not permitted, cannot be mapped, or in use.
         CapacityError: it is too short, or has holes that its file system has no room to fill.
     """
     descriptor = _opened(path)
@@ -59,7 +60,10 @@ def open_existing(
 
 
 def refuse_overlap_elsewhere(place: ExistingFile, elsewhere: Sequence[RankPlace]) -> None:
-    """Raise ConfigError where a device of another host has bytes of the same file, if hosts share the file system."""
+    """Raise ConfigError where a device of another host has bytes of the same file.
+
+    It does so if hosts share the file system.
+    """
     try:
         kind = file_system_type(place.path)
     except OSError:
@@ -98,7 +102,7 @@ def _opened(path: str) -> int:
 
 
 def _page_bytes(path: str, descriptor: int) -> int:
-    """What offset and length of a mapping of the file must be multiples of."""
+    """Return the unit of offset and length of a mapping of the file."""
     is_huge = file_system_type(path) == "hugetlbfs"
     return os.fstatvfs(descriptor).f_bsize if is_huge else mmap.ALLOCATIONGRANULARITY
 
@@ -113,7 +117,7 @@ def _require_mappable(descriptor: int, page_bytes: int, offset_bytes: int) -> No
 
 
 def _fill_holes(path: str, descriptor: int, used: range) -> None:
-    """Have pages for all bytes that are used; the file stays as long as it is, and keeps what it holds."""
+    """Fill holes with pages for all bytes that are used; the file keeps its length and content."""
     status = os.fstat(descriptor)
     if status.st_blocks * 512 >= status.st_size:  # st_blocks counts units of 512 bytes, see stat(2)
         return
@@ -132,7 +136,10 @@ def _fill_holes(path: str, descriptor: int, used: range) -> None:
 
 
 def holes_of(descriptor: int, used: range) -> list[range]:
-    """The parts of a range that have no pages yet, or that the file system does not tell from such parts."""
+    """Return the parts of a range that have no pages yet.
+
+    They include parts that the file system does not tell from such ones.
+    """
     holes, at = [], used.start
     while at < used.stop:
         hole = min(os.lseek(descriptor, at, os.SEEK_HOLE), used.stop)

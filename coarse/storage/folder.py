@@ -1,4 +1,4 @@
-"""Memory in a file without a name on a file system of the user's choice: huge pages, a DAX mount, a tmpfs."""
+"""Memory in an unnamed file on a file system of the user's choice: huge pages, a DAX mount, a tmpfs."""
 
 import os
 import tempfile
@@ -18,19 +18,22 @@ class FolderSource(PageSource):
     def __init__(self, path: str, descriptor: int) -> None:
         self._type = file_system_type(path)
         self.descriptor = descriptor
-        """The file."""
+        """Descriptor of the file."""
         self.name = f"{self._type or 'the file system'} at {path}"
         self.page_bytes = max(PageSource.page_bytes, os.fstatvfs(descriptor).f_bsize)
 
     def room_bytes(self) -> int:
-        """Bytes that the file system has left, and the machine too where they are the machine's memory."""
+        """Return the bytes that the file system has left.
+
+        Where they are the machine's memory, the machine must have them left, too.
+        """
         status = os.fstatvfs(self.descriptor)
         free_bytes = status.f_bavail * status.f_frsize if status.f_blocks else _UNLIMITED_BYTES
         return min(free_bytes, super().room_bytes()) if self._type in ("tmpfs", "ramfs") else free_bytes
 
 
 def create_in_folder(path: str, wanted_bytes: int | None, num_sharers: int) -> MemoryFile:
-    """A new sparse file of `wanted_bytes` in whole pages (of all that the file system has left, if None).
+    """Make a sparse file of `wanted_bytes` in whole pages (all that the file system has left, if None).
 
     Raises:
         ConfigError: the folder is absent, not permitted, or of a file system that cannot hold such a file.
@@ -57,7 +60,7 @@ def create_in_folder(path: str, wanted_bytes: int | None, num_sharers: int) -> M
 
 
 def _grown(source: FolderSource, wanted_bytes: int | None, num_sharers: int) -> int:
-    """Make the empty file as long as it may ever become; its new length."""
+    """Make the empty file as long as it may ever become; return its new length."""
     room_bytes = source.room_bytes()
     if wanted_bytes is not None:
         check_capacity(wanted_bytes, num_sharers, source.name, room_bytes)
@@ -74,19 +77,27 @@ def _grown(source: FolderSource, wanted_bytes: int | None, num_sharers: int) -> 
 
 
 def file_system_type(path: str) -> str:
-    """Such as "ext4", "tmpfs" or "hugetlbfs"; empty where the kernel does not tell."""
+    """Return a file system's type, such as "ext4", "tmpfs" or "hugetlbfs".
+
+    It is empty where the kernel does not tell it.
+    """
     return _mount_of(path)[0]
 
 
 def is_memory_behind_caches(path: str) -> bool:
-    """Return whether stores into files at a path stay in this host's caches until their lines are flushed: on famfs,
-    whose memory other hosts have mapped, and on file systems that are mounted with DAX."""
+    """Return whether stores into files at a path stay in this host's caches until lines are flushed.
+
+    They do on famfs, whose memory other hosts have mapped, and on file systems that are mounted with DAX.
+    """
     kind, options = _mount_of(path)
     return kind in ("famfs", "fuse.famfs") or not {"dax", "dax=always"}.isdisjoint(options)
 
 
 def _mount_of(path: str) -> tuple[str, list[str]]:
-    """The type of the file system at a path, and its options; empty where the kernel does not tell."""
+    """Return the type of the file system at a path, and its options.
+
+    They are empty where the kernel does not tell them.
+    """
     device = os.stat(path).st_dev
     mark = f"{os.major(device)}:{os.minor(device)}"
     for line in _MOUNTS.read_text().splitlines():

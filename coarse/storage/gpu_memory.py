@@ -1,8 +1,8 @@
-"""A memory device whose keys' regions lie on a GPU, and all else that it keeps on the host.
+"""Memory device whose keys' regions lie on a GPU, and all else that it keeps on the host.
 
 [Note: two ranges] Offsets below `keys_begin` are the host file's, as of any memory device: state arrays, snapshots,
 buffers of a node's collectives and the states of models in the network lie there. From `keys_begin` on they are the
-GPU's: the regions of keys, which are added. So whatever else works on device memory works beside a GPU too.
+GPU's: the regions of keys, which are added. So all other work on device memory works beside a GPU too.
 """
 
 import contextlib
@@ -14,22 +14,26 @@ import numpy as np
 from coarse.errors import CapacityError, ConfigError, GpuError
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import GpuArray, GpuInfo, GpuOffer, address_of
+from coarse.protocol import override
 from coarse.storage.region import DeviceMemory, MemoryFile, PageSource, create_memory_file
 from coarse.storage.room import total_bytes
 
 _STEP_BYTES = 2 << 20
-"""What CUDA takes of a GPU's memory at a time."""
+"""Unit in bytes in which CUDA takes a GPU's memory."""
 
 
 class GpuDeviceMemory(DeviceMemory):
-    """One device's bytes as this process sees them: the host's, and the GPU's behind them ([Note: two ranges])."""
+    """Bytes of one device as this process sees them: the host's, and the GPU's behind them.
+
+    [Note: two ranges] has the details.
+    """
 
     def __init__(
         self, descriptor: int, capacity_bytes: int, source: PageSource | None, on_gpu: GpuArray, *, is_direct: bool
     ) -> None:
-        """`on_gpu` are the GPU's bytes, as this process reaches them; see DeviceMemory.
+        """Map the host's bytes; `on_gpu` are the GPU's bytes, as this process reaches them.
 
-        `is_direct`: what this process runs on its own GPU may read and write them.
+        DeviceMemory has the details. `is_direct`: kernels of this process on its own GPU may read and write them.
         """
         super().__init__(descriptor, capacity_bytes, source)
         self.keys_begin = capacity_bytes
@@ -38,7 +42,10 @@ class GpuDeviceMemory(DeviceMemory):
         self.on_gpu = on_gpu
 
     def view(self, offset: int, nbytes: int) -> np.ndarray:
-        """See DeviceMemory; a GpuArray from `keys_begin` on, which has the same methods."""
+        """Return the bytes [offset, offset + nbytes).
+
+        From `keys_begin` on they are a GpuArray, which has the same methods.
+        """
         if offset < self.keys_begin:
             return super().view(offset, nbytes)
         begin = offset - self.keys_begin
@@ -46,34 +53,34 @@ class GpuDeviceMemory(DeviceMemory):
             raise ValueError(f"a device of {self.keys_bytes} bytes on a GPU has no byte {begin + nbytes - 1}")
         return cast(np.ndarray, self.on_gpu[begin : begin + nbytes])
 
+    @override
     def is_at(self, address: int, offset: int) -> bool:
-        """See DeviceMemory."""
         if offset < self.keys_begin:
             return super().is_at(address, offset)
         return address == address_of(self.on_gpu) + offset - self.keys_begin
 
+    @override
     def has(self, address: int) -> bool:
-        """See DeviceMemory."""
         begin = address_of(self.on_gpu)
         return super().has(address) or begin <= address < begin + self.keys_bytes
 
     def reserve(self, offset: int, nbytes: int) -> str:
-        """See DeviceMemory: all of the GPU's bytes are there from the start."""
+        """Make a range real; all of the GPU's bytes are there from the start."""
         return super().reserve(offset, nbytes) if offset < self.keys_begin else ""
 
 
 class MappedGpuMemory(GpuDeviceMemory):
-    """The same where the GPU's bytes are another process's."""
+    """Memory of a device whose GPU bytes are another process's."""
 
     def close(self) -> None:
-        """See DeviceMemory; the owner keeps the GPU's bytes until its process ends."""
+        """Give up the descriptor, and unmap the GPU's bytes; the owner keeps those until its process ends."""
         super().close()
         with contextlib.suppress(GpuError):  # CUDA may have ended before this process has
             gpus().close(self.on_gpu)
 
 
 def create_on_gpu(number: int, name: str, wanted_bytes: int | None, num_sharers: int) -> MemoryFile:
-    """A memory device's bytes on the GPU of an index, so many or half of the GPU's over all that share it.
+    """Make a memory device on a GPU, of `wanted_bytes` or half of the GPU's over all that share it.
 
     Raises:
         ConfigError: there is no CUDA, no such GPU, or one that processes cannot share.
@@ -100,7 +107,7 @@ def create_on_gpu(number: int, name: str, wanted_bytes: int | None, num_sharers:
 
 
 def own_memory(file: MemoryFile, descriptor: int) -> GpuDeviceMemory:
-    """The memory of a device of this process."""
+    """Return the memory of a device of this process."""
     assert file.gpu is not None
     return GpuDeviceMemory(descriptor, file.capacity_bytes, file.source, file.gpu.memory, is_direct=True)
 
@@ -108,10 +115,10 @@ def own_memory(file: MemoryFile, descriptor: int) -> GpuDeviceMemory:
 def map_memory(
     device: int, descriptor: int, capacity_bytes: int, bus_id: str, nbytes: int, handle: bytes, own_bus_id: str | None
 ) -> MappedGpuMemory:
-    """The memory of a device of another process, whose GPU and handle it has told.
+    """Map the memory of a device of another process, which has told its GPU and handle.
 
-    `own_bus_id` is the GPU of this process's own memory device, on which it adds; None where it has none. A GPU that
-    does not reach the other one is told of by a warning.
+    `own_bus_id` is the GPU of this process's own memory device, on which it adds; None where it has none. A warning
+    tells of a GPU that does not reach the other one.
 
     Raises:
         ConfigError: this process does not see that GPU.
@@ -141,7 +148,11 @@ def map_memory(
 
 
 def _require_gpu(number: int) -> GpuInfo:
-    """A GPU whose memory processes may share; ConfigError names those there are."""
+    """Return a GPU whose memory processes may share.
+
+    Raises:
+        ConfigError: there is none of that number, or it cannot be shared; the error names those there are.
+    """
     infos = gpus().infos()
     if number >= len(infos):
         there = ", ".join(f"{info.number} ({info.name})" for info in infos) or "none"

@@ -1,7 +1,7 @@
-"""Memory of another process of this machine, read and written where it lies (as Open MPI's smsc/cma does).
+"""Memory of another process of this machine, read and written in place (as Open MPI's smsc/cma does).
 
-process_vm_readv and process_vm_writev copy between two processes without a buffer between them. A kernel allows them
-to whoever may trace the other process: one of the same user, unless Yama or a container's rules narrow that.
+process_vm_readv and process_vm_writev copy between two processes without a buffer between them. A kernel allows them to
+a process that may trace the other: one of the same user, unless Yama or a container's rules narrow that.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from coarse.gpu.interface import address_of
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _MOST_BYTES = 1 << 30
-"""Of one call; the kernel moves less than 2 GiB at a time."""
+"""Most bytes of one call; the kernel moves less than 2 GiB at a time."""
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 
@@ -28,7 +28,7 @@ class _Range(ctypes.Structure):
 
 
 def _function(name: str) -> Any:  # noqa: ANN401
-    """A function of the C library that moves bytes; None where it has no such function."""
+    """Return a function of the C library that moves bytes; None where it has no such function."""
     function = getattr(_LIBC, name, None)
     if function is not None:
         of_range = ctypes.POINTER(_Range)
@@ -41,7 +41,7 @@ _READ, _WRITE = _function("process_vm_readv"), _function("process_vm_writev")
 
 
 class LentArray:
-    """Elements that lie one after the other in the memory of a process; the `owner` is who that is, for errors."""
+    """Elements in sequence in the memory of a process; `owner` names the process in errors."""
 
     def __init__(
         self, owner: str, process_id: int, address: int, dtype: np.dtype[Any], num_elements: int
@@ -57,19 +57,22 @@ class LentArray:
         return self._num_elements
 
     def is_at(self, other: object) -> bool:
-        """Whether another array is the same memory."""
+        """Return whether another array is the same memory."""
         if not isinstance(other, LentArray):
             return False
         return (self._process_id, self._address) == (other._process_id, other._address)
 
     def read(self, begin: int, end: int, into: np.ndarray) -> np.ndarray:
-        """Elements [begin, end), which lie in the first of `into` (at least as many, of the same type) then."""
+        """Read elements [begin, end) into the first of `into`, and return these.
+
+        `into` has at least as many elements, of the same type.
+        """
         values = into[: end - begin]
         self._move(_READ, begin, values)
         return values
 
     def write(self, begin: int, values: np.ndarray) -> None:
-        """Put values, (n,) of the same type, one after the other in memory, at elements [begin, begin + n)."""
+        """Write values, (n,) of the same type, in sequence in memory, to elements [begin, begin + n)."""
         self._move(_WRITE, begin, values)
 
     def _move(self, function: Any, begin: int, values: np.ndarray) -> None:  # noqa: ANN401
@@ -88,7 +91,7 @@ class LentArray:
 
 
 def _moved(function: Any, process_id: int, here: _Range, there: _Range) -> int:  # noqa: ANN401
-    """Move bytes between this process and another; 0 where that was done, else the number of the kernel's reason."""
+    """Move bytes between this process and another; return 0, or the number of the kernel's reason."""
     if function is None:
         return errno.ENOSYS
     moved = function(process_id, here, 1, there, 1, 0)
@@ -98,7 +101,7 @@ def _moved(function: Any, process_id: int, here: _Range, there: _Range) -> int: 
 
 
 def allow_others() -> None:
-    """Let processes of this user read and write this one's memory, where Yama forbids that without a word (scope 1)."""
+    """Let processes of this user read and write this one's memory, where Yama requires that (scope 1)."""
     try:
         is_narrowed = _YAMA.read_text().strip() == "1"
     except OSError:
@@ -108,7 +111,10 @@ def allow_others() -> None:
 
 
 def is_lendable(array: np.ndarray) -> bool:
-    """Whether the kernel moves the first and the last byte of an array: of some devices' memory it moves none."""
+    """Return whether the kernel moves an array's first and last byte.
+
+    It moves none of some devices' memory.
+    """
     scratch = np.empty(1, np.uint8)
     here, begin = _Range(address_of(scratch), 1), address_of(array)
     ends = (begin, begin + array.nbytes - 1)
@@ -116,7 +122,10 @@ def is_lendable(array: np.ndarray) -> bool:
 
 
 def why_not(process_id: int, address: int, value: int) -> str:
-    """Why this process cannot read a value (8 bytes) at an address of another, and write it back; empty if it can."""
+    """Return the reason why this process cannot read a value in another and write it back; empty if none.
+
+    The value, of 8 bytes, is at an address of the other process.
+    """
     word = np.zeros(1, np.int64)
     here, there = _Range(address_of(word), word.nbytes), _Range(address, word.nbytes)
     number = _moved(_READ, process_id, here, there)
@@ -126,7 +135,10 @@ def why_not(process_id: int, address: int, value: int) -> str:
 
 
 def why_not_here() -> str:
-    """Why processes of this user cannot read one another's memory here; empty if they can. A forked child tries it."""
+    """Return the reason why processes of this user cannot read one another's memory; empty if they can.
+
+    A forked child tries it.
+    """
     allow_others()
     word = np.array([0x10E], np.int64)
     child = os.fork()

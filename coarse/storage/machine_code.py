@@ -3,7 +3,7 @@
 [Note: machine code] Interpreted code cannot chase pointers as fast as memory answers, numpy has no instruction that
 flushes a cache line, and a package installed by pip cannot count on a compiler. So a few loops stand in this package as
 the bytes of their instructions, a few dozen each, and run from a page that is first written and then made executable;
-at no time is it both. Beside the bytes stands what they do; tests check it on arrays.
+at no time is it both. Beside the bytes stands a description of their work; tests check it on arrays.
 """
 
 import ctypes
@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 
 _ALIGNMENT = 64
 _TRAP = b"\xcc"
-"""x86-64's int3, between loops: nothing runs on from one into the next."""
+"""Code of x86-64's int3, between loops: nothing runs on from one into the next."""
 
 Loop = Callable[..., int]
-"""Takes an address and two whole numbers of 64 bits, and gives one back."""
+"""Function of an address and two whole numbers of 64 bits, which returns one such number."""
 
 
 def executable(code: Mapping[str, bytes]) -> tuple[mmap.mmap, dict[str, Loop]]:
-    """The memory that loops are in, which must live as long as they, and the loops by name.
+    """Return the memory of loops, which must live as long as they, and the loops by name.
 
     Raises:
         OSError: the kernel lets this process make no memory executable.

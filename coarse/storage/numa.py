@@ -1,8 +1,8 @@
-"""The NUMA nodes of this machine, and memory files bound to one of them.
+"""NUMA nodes of this machine, and memory files bound to one of them.
 
 [Note: whose policy] A policy that mbind(2) sets on a shared mapping of a memory file belongs to the file, not to the
-mapping (Linux, "NUMA memory policy", shared policies): whoever makes a page real, by touching it or by fallocate, in
-whatever process and under whatever policy of its own, takes it from the node that the file is bound to.
+mapping (Linux, "NUMA memory policy", shared policies): a process that makes a page real, by touching it or by
+fallocate, under any policy of its own, takes it from the node that the file is bound to.
 """
 
 import ctypes
@@ -19,21 +19,22 @@ _NODES = Path("/sys/devices/system/node")
 _ZONES = Path("/proc/zoneinfo")
 _STATUS = Path("/proc/self/status")
 _SYS_MBIND = 237
-"""The number of mbind(2) on x86-64 (coarse runs on no other)."""
+"""Number of mbind(2) on x86-64 (coarse runs on no other)."""
 _MPOL_BIND = 2
 _MAX_NODES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryNode:
-    """A NUMA node that has memory."""
+    """NUMA node that has memory."""
 
     number: int
     processors: str
-    """Such as "0-3,8"; empty where it has none, as CXL memory."""
+    """Processors, such as "0-3,8"; empty where it has none, as CXL memory."""
     total_bytes: int
     room_bytes: int
-    """What may still be taken: the free pages above the kernel's reserve, and files that it would drop for them."""
+    """Bytes that may still be taken: the free pages above the kernel's reserve, and files that it would drop for them.
+    """
 
     def __str__(self) -> str:
         processors = f"processors {self.processors}" if self.processors else "no processors"
@@ -48,19 +49,22 @@ class NumaSource(PageSource):
         self.name = f"NUMA node {number}"
 
     def room_bytes(self) -> int:
-        """Bytes that the node has left, if the machine and the control group have them too."""
+        """Return the bytes that the node has left, if the machine and the control group have them too."""
         node = memory_node(self._number)
         return min(super().room_bytes(), node.room_bytes if node else 0)
 
 
 def memory_nodes() -> list[MemoryNode]:
-    """The nodes that are online and have memory, by number; none where the kernel knows no NUMA nodes."""
+    """Return the nodes that are online and have memory, by number.
+
+    There are none where the kernel knows no NUMA nodes.
+    """
     online, filled = (_listed(_NODES / name) for name in ("online", "has_memory"))
     return [node for number in sorted(online & filled) if (node := memory_node(number))]
 
 
 def memory_node(number: int) -> MemoryNode | None:
-    """One node, None where there is none."""
+    """Return one node; None where there is none."""
     folder = _NODES / f"node{number}"
     try:
         info = dict(re.findall(r"Node \d+ (\S+): +(\d+)", (folder / "meminfo").read_text()))
@@ -80,7 +84,9 @@ def memory_node(number: int) -> MemoryNode | None:
 
 
 def create_on_node(number: int, name: str, wanted_bytes: int | None, num_sharers: int) -> MemoryFile:
-    """A new sparse memory file of `wanted_bytes`, all of whose pages come from one node (all the node's, if None).
+    """Make a sparse memory file whose pages come from one node.
+
+    It has `wanted_bytes`, or all the node's, if None.
 
     Raises:
         ConfigError: there is no such node, or this process may not bind memory to it.
@@ -100,7 +106,11 @@ def create_on_node(number: int, name: str, wanted_bytes: int | None, num_sharers
 
 
 def require_node(number: int) -> MemoryNode:
-    """A node that this process may take memory from; ConfigError names those there are."""
+    """Return a node that this process may take memory from.
+
+    Raises:
+        ConfigError: there is none of that number, or it is not allowed; the error names those there are.
+    """
     nodes = memory_nodes()
     found = next((node for node in nodes if node.number == number), None)
     if found is None:
@@ -119,7 +129,7 @@ def require_node(number: int) -> MemoryNode:
 
 
 def bind(descriptor: int, nbytes: int, number: int) -> None:
-    """Let all pages of a memory file come from one node [Note: whose policy].
+    """Bind a memory file to one node, from which all its pages come; see [Note: whose policy].
 
     Raises:
         ConfigError: the kernel refuses it.
@@ -148,7 +158,7 @@ def bind(descriptor: int, nbytes: int, number: int) -> None:
 
 
 def _reserve_bytes(number: int) -> int:
-    """What the kernel keeps free on a node: the high watermarks of its zones."""
+    """Return the bytes that the kernel keeps free on a node: the high watermarks of its zones."""
     pages, is_here = 0, False
     for line in _ZONES.read_text().splitlines():
         if line.startswith("Node "):
@@ -159,7 +169,7 @@ def _reserve_bytes(number: int) -> int:
 
 
 def _listed(path: Path) -> set[int]:
-    """The numbers of a file such as "0-1,4"; none where there is no such file."""
+    """Return the numbers of a file such as "0-1,4"; none where there is no such file."""
     try:
         return _numbers(path.read_text().strip())
     except OSError:

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
 """Sync cores: the near-memory adders (COARSE IV-A).
 
-`reduce` combines contributions in one pass over the bytes, block by block so that a block's sum is
-written back while it is still in the cache. `RingBuffers` are the three buffers of a ring: LocalBuf
-holds a shard's running result in the accumulator type, SendBuf and RecvBuf one chunk each.
+`reduce` combines contributions in one pass over the bytes, block by block so that a block's sum is written back while
+it is still in the cache. `RingBuffers` are the three buffers of a ring: LocalBuf holds a shard's running result in the
+accumulator type, SendBuf and RecvBuf one chunk each.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from coarse.protocol.halves import AS_THEY_COME, narrowed, widen, widened
 
 _BLOCK_BYTES = 256 * 1024
 _BLOCK_ELSEWHERE_BYTES = 512 * 1024
-"""Each read and write of what lies elsewhere is a call of the kernel's."""
+"""Bytes of a block of elements elsewhere, whose every read and write is a system call."""
 _COMBINE = {Op.SUM: np.add, Op.AVERAGE: np.add, Op.MIN: np.minimum, Op.MAX: np.maximum}
 
 
 class Elsewhere(Protocol):
-    """Elements that are no memory of this process, and are read and written by blocks; LentArray is such."""
+    """Elements outside of this process's memory, read and written by blocks; LentArray is such."""
 
     def __len__(self) -> int: ...
 
     def is_at(self, other: object) -> bool:
-        """Whether another array is the same memory."""
+        """Return whether another array is the same memory."""
         ...
 
     def read(self, begin: int, end: int, into: np.ndarray) -> np.ndarray:
-        """Elements [begin, end), in the first of `into`."""
+        """Return elements [begin, end), in the first of `into`."""
         ...
 
     def write(self, begin: int, values: np.ndarray) -> None:
@@ -39,7 +39,7 @@ class Elsewhere(Protocol):
 
 
 Elements = np.ndarray | Elsewhere
-"""(n,) of the storage type."""
+"""Elements, (n,) of the storage type."""
 
 
 @AS_THEY_COME
@@ -70,19 +70,19 @@ def _any_elsewhere(elements: Sequence[Elements]) -> bool:
 
 
 def _is_same(one: Elements, other: Elements) -> bool:
-    """Whether two are the same memory."""
+    """Return whether two are the same memory."""
     if not isinstance(one, np.ndarray):
         return one.is_at(other)
     return isinstance(other, np.ndarray) and np.shares_memory(one[:1], other[:1])
 
 
 def read(source: Elements, begin: int, end: int, scratch: np.ndarray) -> np.ndarray:
-    """Elements [begin, end) of a source: where they lie, or in the first of `scratch`."""
+    """Return elements [begin, end) of a source: in place, or in the first of `scratch`."""
     return source[begin:end] if isinstance(source, np.ndarray) else source.read(begin, end, scratch)
 
 
 def write(target: Elements, begin: int, values: np.ndarray) -> None:
-    """Put values, (k,) of the storage type, at elements [begin, begin + k) of a target."""
+    """Write values, (k,) of the storage type, to elements [begin, begin + k) of a target."""
     if isinstance(target, np.ndarray):
         target[begin : begin + len(values)] = values
     else:
@@ -107,7 +107,7 @@ def _copy(source: Elements, targets: Sequence[Elements], dtype: DType, step: int
 def _reduce_in_place(
     sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], op: Op, divisor: int, step: int
 ) -> None:
-    """The first target may be the first source: each block is read before it is written."""
+    """Reduce where the first target may be the first source: each block is read before it is written."""
     combine = _COMBINE[op]
     total, others = targets[0], targets[1:]
     first, addends = sources[0], sources[1:]
@@ -131,7 +131,10 @@ def _reduce_by_blocks(
     divisor: int,
     step: int,
 ) -> None:
-    """Sums that need room of their own: in another type than that of the bytes, or of bytes that lie elsewhere."""
+    """Reduce sums that need separate room.
+
+    They are in another type than that of the bytes, or of bytes that lie elsewhere.
+    """
     combine = _COMBINE[op]
     num_elements = len(sources[0])
     scratch = np.empty(min(step, num_elements), dtype.storage)
@@ -155,7 +158,7 @@ def accumulate(total: np.ndarray, addend: np.ndarray, op: Op) -> None:
 
 
 def scale(values: np.ndarray, divisor: int, out: np.ndarray) -> None:
-    """out = values / divisor; exact for powers of two by multiplying."""
+    """Write values / divisor to `out`; powers of two are exact by multiplying."""
     if divisor == 1:
         if out is not values:
             out[:] = values
@@ -166,7 +169,7 @@ def scale(values: np.ndarray, divisor: int, out: np.ndarray) -> None:
 
 
 def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
-    """What contributes nothing, not even a sign: -0.0 for sums, or the extremes for min and max."""
+    """Return values that contribute nothing, not even a sign: -0.0 for sums, or the extremes for min, max."""
     accumulator = dtype.accumulator
     if op in (Op.SUM, Op.AVERAGE):
         return np.full(num_elements, -0.0, accumulator)
@@ -181,7 +184,7 @@ def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
 def reduce_local(
     sources: Sequence[Elements], num_elements: int, dtype: DType, op: Op
 ) -> np.ndarray:
-    """A new LocalBuf: the local contributions combined in the accumulator type."""
+    """Return a new LocalBuf: the local contributions combined in the accumulator type."""
     if not sources:
         return identity(num_elements, dtype, op)
     scratch = np.empty(num_elements if _any_elsewhere(sources) else 0, dtype.storage)

@@ -1,13 +1,13 @@
 """Device memory: bytes that every rank of a node has mapped.
 
-The backing is a memory file without a name (memfd): it never had a path, so nothing is left behind,
-whatever kills the ranks. The file is as long as the address range that it may ever use, and sparse;
-`reserve` makes a range real, after asking whether the machine has room, so that touching a
-region never ends in SIGBUS. A partition table may put another file behind it (`device_file.py`).
+The backing is a memory file without a name (memfd): it never had a path, so nothing is left behind when the ranks end
+or are killed. The file is as long as the address range that it may ever use, and sparse; `reserve` makes a range real,
+after asking whether the machine has room, so that touching a region never ends in SIGBUS. A partition table may put
+another file behind it (`device_file.py`).
 
 [Note: mapping] Batch systems limit a process's address space, and every rank of a node maps every device's file, which
 is as long as the machine's memory. So a rank maps the first GiB, and twice as much whenever a view reaches further.
-What is mapped already stays, for views of it live on: the same bytes may stand at several addresses.
+Older mappings stay, for views of them live on: the same bytes may stand at several addresses.
 """
 
 import mmap
@@ -22,54 +22,60 @@ from coarse.gpu.interface import GpuOffer
 from coarse.storage.room import available_bytes, binding_limit
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
-"""What `reserve` leaves to the rest of the machine."""
+"""Bytes that `reserve` leaves to the rest of the machine."""
 _EXTENT_BYTES = 256 * 1024
-"""What `reserve` makes real at a time, if there is room: asking the machine takes longer than a small region's use."""
+"""Bytes that `reserve` makes real at a time, if there is room: asking the machine takes longer than a small region's
+use."""
 _FIRST_MAPPING_BYTES = 1 << 30
-"""A whole number of pages of every kind, huge ones and devdax's too."""
+"""Bytes of the first mapping: a whole number of pages of every kind, huge ones and devdax's too."""
 _MAP_NORESERVE = 0x4000
-"""Of <asm-generic/mman-common.h>; the module mmap does not name it. Without it, a file system of huge pages sets aside
-the whole mapping at once."""
+"""Flag of <asm-generic/mman-common.h>; the module mmap does not name it. Without it, a file system of huge pages sets
+aside the whole mapping at once."""
 
 
 class PageSource:
-    """Where `reserve` takes pages from: here the machine's memory, on any of its NUMA nodes."""
+    """Source of pages for `reserve`: here the machine's memory, on any of its NUMA nodes."""
 
     name: str = "the machine"
     page_bytes: int = 4096
 
     def room_bytes(self) -> int:
-        """Bytes that may still be made real; not above 0 where there are none."""
+        """Return the bytes that may still be made real; not above 0 where there are none."""
         return available_bytes() - _HEADROOM_BYTES
 
     def take(self, descriptor: int, offset: int, nbytes: int) -> None:
-        """Make a range of the file real; OSError where the kernel has no pages for it."""
+        """Make a range of the file real.
+
+        Raises:
+            OSError: the kernel has no pages for it.
+        """
         os.posix_fallocate(descriptor, offset, nbytes)
 
 
 class FilledSource(PageSource):
-    """Pages that are all there, as those of a devdax device: nothing is left to be made real."""
+    """Pages that are all there, such as those of a devdax device: none is left to be made real."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def room_bytes(self) -> int:
-        """More than any device has."""
+        """Return more bytes than any device has."""
         return 1 << 62
 
     def take(self, descriptor: int, offset: int, nbytes: int) -> None:
-        """Nothing: a devdax device and famfs have no fallocate, and need none."""
+        """Do nothing: a devdax device and famfs have no fallocate, and need none."""
 
 
 class DeviceMemory:
-    """One device's bytes as this process sees them."""
+    """Bytes of one device as this process sees them."""
 
     def __init__(
         self, descriptor: int, capacity_bytes: int, source: PageSource | None = None, begin_bytes: int = 0
     ) -> None:
-        """Map as much of the file as is used ([Note: mapping]); without a `source` its pages are the machine's memory.
+        """Map as much of the file as is used; without a `source` its pages are the machine's memory.
 
-        The device's first byte is the file's at `begin_bytes`, above 0 only where all pages are there.
+        [Note: mapping] has the details. The device's first byte is the file's at `begin_bytes`, above 0 only where all
+        pages are there.
 
         Raises:
             CapacityError: this process may not map so much.
@@ -79,20 +85,20 @@ class DeviceMemory:
         self._begin_bytes = begin_bytes
         self._source = source or PageSource()
         self._bytes = np.empty(0, np.uint8)
-        """The newest mapping: the device's first bytes, as far as they have been used."""
+        """Newest mapping: the device's first bytes, as far as they have been used."""
         self._mappings: list[tuple[int, int]] = []
         """(Address, length) of each mapping; older ones live as long as their views."""
         self._map(1)
         self._is_real = np.zeros(-(-capacity_bytes // self._source.page_bytes), np.bool_)
-        """For each page whether `reserve` has made it real; costs nothing where that is never called."""
+        """True for each page that `reserve` has made real; the array costs nothing where that is never called."""
 
     @property
     def descriptor(self) -> int:
-        """The file descriptor, to be handed to the other ranks of the node."""
+        """File descriptor, to be passed to the other ranks of the node."""
         return self._descriptor
 
     def view(self, offset: int, nbytes: int) -> np.ndarray:
-        """The bytes [offset, offset + nbytes); the mapping lives as long as any view of it.
+        """Return the bytes [offset, offset + nbytes); the mapping lives as long as any view of it.
 
         Raises:
             CapacityError: this process may not map so much.
@@ -103,15 +109,15 @@ class DeviceMemory:
         return mapped[offset : offset + nbytes]
 
     def is_at(self, address: int, offset: int) -> bool:
-        """Whether an address of this process is that of the byte at `offset`, in any of the mappings."""
+        """Return whether an address of this process is that of the byte at `offset`, in any of the mappings."""
         return any(address == begin + offset for begin, _ in self._mappings)
 
     def has(self, address: int) -> bool:
-        """Whether an address of this process lies in any of the mappings."""
+        """Return whether an address of this process lies in any of the mappings."""
         return any(begin <= address < begin + nbytes for begin, nbytes in self._mappings)
 
     def _map(self, end: int) -> np.ndarray:
-        """The device's bytes from its beginning to `end` at least, mapped anew. See [Note: mapping]."""
+        """Map the device's bytes from its beginning to `end` at least, anew; see [Note: mapping]."""
         if end > self.capacity_bytes:
             raise ValueError(f"a device of {self.capacity_bytes} bytes has no byte {end - 1}")
         wanted = max(_FIRST_MAPPING_BYTES, 2 * len(self._bytes), -(-end // _FIRST_MAPPING_BYTES) * _FIRST_MAPPING_BYTES)
@@ -134,7 +140,10 @@ class DeviceMemory:
         return mapped
 
     def reserve(self, offset: int, nbytes: int) -> str:
-        """Make a range real; the reason why not, or an empty string. What is real stays so, and costs no more."""
+        """Make a range real; return the reason why not, or an empty string.
+
+        A real range stays so, and costs no more.
+        """
         pages = self._pages(offset, nbytes)
         if pages.all():
             return ""
@@ -158,7 +167,7 @@ class DeviceMemory:
         return ""
 
     def _pages(self, offset: int, nbytes: int) -> np.ndarray:
-        """Of each page of a range whether it is real, to be read and written."""
+        """Return for each page of a range whether it is real, to be read and written."""
         page_bytes = self._source.page_bytes
         return self._is_real[offset // page_bytes : -(-(offset + nbytes) // page_bytes)]
 
@@ -173,22 +182,22 @@ class DeviceMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFile:
-    """What all ranks of a node map as one device's memory."""
+    """File that all ranks of a node map as one device's memory."""
 
     descriptor: int
     capacity_bytes: int
     source: PageSource
-    """Where the device that owns it takes pages from."""
+    """Source of pages of the device that owns it."""
     begin_bytes: int = 0
-    """Where in the file the device begins."""
+    """Offset in the file at which the device begins."""
     align_bytes: int = PageSource.page_bytes
-    """Of which the length of a mapping must be a multiple."""
+    """Unit of the length of a mapping."""
     gpu: GpuOffer | None = None
-    """Of a device whose keys' regions are on a GPU: what is there."""
+    """Offer of the GPU's bytes, for a device whose keys' regions are on a GPU."""
 
 
 def create_memory_file(name: str, nbytes: int) -> int:
-    """The descriptor of a new sparse memory file."""
+    """Return the descriptor of a new sparse memory file."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     os.ftruncate(descriptor, nbytes)
     return descriptor
@@ -197,7 +206,11 @@ def create_memory_file(name: str, nbytes: int) -> int:
 def check_capacity(
     wanted_bytes: int, num_devices: int, name: str = "this machine", room_bytes: int | None = None
 ) -> None:
-    """Refuse devices that together are larger than what this machine, or another source, has left."""
+    """Refuse devices that together are larger than the room of this machine, or of another source.
+
+    Raises:
+        CapacityError: they do not fit.
+    """
     room = available_bytes() if room_bytes is None else max(room_bytes, 0)
     if wanted_bytes * num_devices > room:
         raise CapacityError(

@@ -1,10 +1,10 @@
-"""One slot of a worker's state memory: a file that describes itself, and counts once a word of it says so.
+"""Slot of a worker's state memory: a file that describes itself, and counts once its word says so.
 
-[Note: a slot's bytes] A page of head, then the data, then the layout (text that says what lies where), then a checksum
-of each MiB of data, 4 bytes each. The head's first 8 bytes are the word: the version's number in the upper half, the
-checksum of number, head, layout and checksums in the lower; it is 0 while a version is written. Processors write 8
-aligned bytes at once and stores in order, so whoever maps the file after its writer died finds a whole version or none.
-Where memory outlives the host, lines are flushed before the word is stored, and the word behind it.
+[Note: a slot's bytes] A page of head, then the data, then the layout (text that gives the place of each part), then a
+checksum of each MiB of data, 4 bytes each. The head's first 8 bytes are the word: the version's number in the upper
+half, the checksum of number, head, layout and checksums in the lower; it is 0 while a version is written. Processors
+write 8 aligned bytes at once and stores in order, so a process that maps the file after its writer died finds a whole
+version or none. Where memory outlives the host, lines are flushed before the word is stored, and the word behind it.
 """
 
 import fcntl
@@ -29,26 +29,29 @@ _HEADROOM_BYTES = 64 * MIB
 
 
 class StoredVersion(NamedTuple):
-    """A whole version as a slot has it."""
+    """Whole version as a slot has it."""
 
     number: int
     layout: bytes
     data: np.ndarray
-    """(n,) uint8, the slot's own memory."""
+    """Data, (n,) uint8, the slot's own memory."""
     sums: np.ndarray
-    """(blocks,) uint32: the checksum of each MiB of `data`."""
+    """Checksums, (blocks,) uint32: that of each MiB of `data`."""
 
 
 def _nothing(_: np.ndarray) -> None:
-    """The machine's own memory is what its caches say."""
+    """Do nothing: the machine's own memory agrees with its caches."""
 
 
 class StateFile:
-    """A slot, mapped; its descriptor is closed with it."""
+    """Slot, mapped; its descriptor is closed with it."""
 
     def __init__(self, descriptor: int, where: str, flush: Callable[[np.ndarray], object] | None = None) -> None:
-        """`where` names the slot for people; `flush` empties this host's caches of (n,) uint8, where what is stored
-        must reach memory to outlive the host."""
+        """Take the descriptor of a slot.
+
+        `where` names the slot for people. `flush` empties this host's caches of (n,) uint8, where stored bytes must
+        reach memory to outlive the host.
+        """
         self._descriptor = descriptor
         self._where = where
         self._flush = flush or _nothing
@@ -57,7 +60,7 @@ class StateFile:
         self._checksum: Checksum | None = None
 
     def close(self) -> None:
-        """Give up the descriptor; views keep what they see."""
+        """Give up the descriptor; views keep their bytes."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -65,7 +68,7 @@ class StateFile:
     # --- writing
 
     def reserve(self, data_bytes: int, layout_bytes: int) -> None:
-        """Have room for a version of these sizes.
+        """Make room for a version of these sizes.
 
         Raises:
             CapacityError: the machine, or the file system, has not so much.
@@ -93,7 +96,7 @@ class StateFile:
         )
 
     def begin(self, data_bytes: int, layout_bytes: int) -> np.ndarray:
-        """Have what is there count no more, and return (data_bytes,) uint8 to be written."""
+        """Make the slot's version void, and return (data_bytes,) uint8 to be written."""
         self.reserve(data_bytes, layout_bytes)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # a copy of what is there may be under way
         self._word()[0] = 0
@@ -104,15 +107,17 @@ class StateFile:
 
     @property
     def checksum(self) -> Checksum:
-        """Of each MiB of data, as `record` wants them."""
+        """Checksum of each MiB of data, as `record` wants it."""
         if self._checksum is None:
             self._checksum = checksum_named(best_checksum())
         return self._checksum
 
     def record(self, number: int, layout: bytes, sums: np.ndarray) -> None:
-        """Have the data that were written since `begin` count, as the version of a number from 1 to 2^32 - 1.
+        """Make the data written since `begin` count, as the version of a number from 1 to 2^32 - 1.
 
         Args:
+            number: the version's number.
+            layout: the layout's text.
             sums: (blocks,) uint32.
         """
         data_bytes, layout_bytes = self._sizes
@@ -130,7 +135,7 @@ class StateFile:
     # --- reading
 
     def number(self) -> int:
-        """Return the number of the version that the word says is there; 0 where it says none."""
+        """Return the number of the version that the word names; 0 where it names none."""
         self._map_all()
         self._flush(self._bytes)  # drops what another host has written since
         return int(self._word()[0]) >> 32 if len(self._bytes) else 0
@@ -163,7 +168,7 @@ class StateFile:
         return StorageError(f"version {number} in {self._where} is damaged: {why}")
 
     def _sum_of_table(self, checksum: Checksum, number: int, data_bytes: int, layout_bytes: int) -> int:
-        """The checksum of number, head, layout and checksums."""
+        """Return the checksum of number, head, layout and checksums."""
         begin = _DATA_AT + data_bytes
         own = np.array([number], "<u8").view(np.uint8)
         head = self._bytes[_HEAD_AT : _HEAD_AT + _HEAD.size]
@@ -181,7 +186,7 @@ class StateFile:
             self._map(nbytes)
 
     def _map(self, nbytes: int) -> None:
-        """See the first bytes of the file, which has them."""
+        """Map the first bytes of the file, which has them."""
         try:
             mapping = mmap.mmap(self._descriptor, nbytes, mmap.MAP_SHARED)
         except OSError as error:
@@ -193,7 +198,7 @@ class StateFile:
 def read_version(
     descriptor: int, where: str, number: int, flush: Callable[[np.ndarray], object] | None = None
 ) -> StoredVersion:
-    """Return the version of a number from a slot that this process does not write, and close its descriptor.
+    """Return the version of a number from a slot that another process writes, and close its descriptor.
 
     Raises:
         StorageError: it has another one, or none, or its bytes have another checksum.
@@ -209,16 +214,16 @@ def read_version(
 
 
 class BlockSums:
-    """Checksums of data that are written from their beginning on, each MiB taken while caches have it."""
+    """Checksums of data that are written in order, each MiB's taken while caches have it."""
 
     def __init__(self, data: np.ndarray, checksum: Callable[[np.ndarray], int]) -> None:
         self._data, self._checksum = data, checksum
         self.sums = np.zeros(num_blocks(len(data)), np.uint32)
-        """(blocks,); right once all is written."""
+        """Checksums, (blocks,); right once all is written."""
         self._done = 0
 
     def written_to(self, end: int) -> None:
-        """All bytes before `end` are written."""
+        """Note that all bytes before `end` are written."""
         while self._done < len(self.sums) and min((self._done + 1) * BLOCK_BYTES, len(self._data)) <= end:
             begin = self._done * BLOCK_BYTES
             self.sums[self._done] = self._checksum(self._data[begin : begin + BLOCK_BYTES])
@@ -226,5 +231,5 @@ class BlockSums:
 
 
 def num_blocks(data_bytes: int) -> int:
-    """Return how many checksums so many bytes have."""
+    """Return the number of checksums of so many bytes."""
     return -(-data_bytes // BLOCK_BYTES)
