@@ -182,6 +182,7 @@ def device_array(
 
     Where the device's memory is a GPU's it is a CuPy array.
     """
+    name = _checked_name(name)
     wire, extents = dtype_of(np.empty(0, dtype)), checked_shape(name, shape)
     descriptor = checked(Descriptor(name, int(wire), _checked_op(name, op), extents, priority))
     return current().require_client().device_array(descriptor)
