@@ -174,8 +174,12 @@ def test_every_function_is_annotated():
 
 
 def num_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from `def` to the last, docstring included."""
-    return (function.end_lineno or function.lineno) - function.lineno + 1
+    """Return the number of lines from `def` to the last, without the docstring."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is None:
+        return lines
+    return lines - ((first.end_lineno or first.lineno) - first.lineno + 1)
 
 
 def is_annotated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
