@@ -1,5 +1,6 @@
 """The app of the command line: every command's name and help line; its file is imported when it is called."""
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,19 @@ HELP_LINES = {
     "validate": "Simulate what five papers, and two of pools, claim: paper, ours, verdict.",
 }
 """In the order of `coarse --help`; each is the first line of what the command says of itself."""
+FIRST_HOUR = """\
+coarse: data-parallel training over memory devices. Six commands of a first hour, with times on two cores:
+
+  coarse check                                                    what this machine offers and what it lacks; 1 s
+  coarse run --workers 2 --devices 1 train.py                     a script on memory devices; examples/ has ten
+  coarse run --machine cxl-cz120 train.py                         the same in the time of a machine that is not here
+  coarse predict --machine aws-p3 --model bert-large --workers 4  a known model, simulated in every mode; 10 s
+  coarse sweep --vary wire.cci.latency_us=1,10,100                where one mode becomes faster than another; 10 s
+  coarse shard --machine fcdp-a40-1gbe --lora-rank 8              ZeRO-3, ZeRO++ and FCDP, simulated; 1 s
+
+coarse --help lists all commands, and coarse COMMAND --help its options."""
+_COMPLETION = "_COARSE_COMPLETE"
+"""Variable by which a shell asks for completions."""
 MODULES = {name: f"coarse.cli.{name}" for name in HELP_LINES} | {"report": "coarse.cli.report.command"}
 """Where each command is; report/ has also what predictions write."""
 
@@ -53,5 +67,12 @@ def main() -> None:
     """Run the command line; ends the process."""
     if sys.argv[1:] == ["--version"]:
         print(f"{NAME} {VERSION}")
+        return
+    if _COMPLETION in os.environ:
+        from typer.completion import completion_init
+
+        completion_init()
+    elif not sys.argv[1:]:
+        print(FIRST_HOUR)
         return
     app(prog_name="coarse")

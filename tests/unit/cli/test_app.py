@@ -1,5 +1,6 @@
 """The command line as a whole: all commands are listed, and only the one that is called is imported."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -54,6 +55,25 @@ def test_help_lists_every_command_and_imports_none(tmp_path):
     modules, output = modules_of("--help", folder=tmp_path)
     assert all(f" {name} " in output for name in HELP_LINES)
     assert not commands_among(modules)
+
+
+def test_coarse_alone_shows_six_commands_of_a_first_hour_and_imports_none(tmp_path):
+    modules, output = modules_of(folder=tmp_path)
+    shown = [line.split()[:2] for line in output.splitlines() if line.startswith("  coarse ")]
+    assert len(shown) == 6
+    assert {name for _, name in shown} <= set(HELP_LINES)
+    assert not commands_among(modules)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("coarse pre", "predict"), ("coarse predict --mach", "--machine"), ("coarse sweep --va", "--vary")],
+)
+def test_a_shell_completes_commands_and_options(words, found):
+    asked = {"_COARSE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    arguments, environ = [sys.executable, "-m", "coarse"], {**os.environ, **asked}
+    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert found in done.stdout.split()
 
 
 def test_a_command_shows_its_own_options_under_its_own_name(capsys):
