@@ -1,4 +1,4 @@
-"""The six figures that the README shows, misses among them: each a target of `targets.py`, its kind and its command."""
+"""Six figures that the README and docs/results.md show, misses among them: each a target of `targets.py`, its kind and its command."""
 
 from __future__ import annotations
 
@@ -58,11 +58,22 @@ _CLAIMS_FIGURE = "Numbers and orders that the COARSE paper states, beside ours"
 
 
 def headlines_of(results: Mapping[str, Result], claims_page: str) -> str:
-    """The table of the README: five targets of benchmarks, and the claims of the page that `make validate` writes."""
+    """Return the table of docs/results.md: five targets of benchmarks, and the claims of validation.md."""
+    return markdown(["figure", "target", "found", "reached", "kind", "command"], _rows(results, claims_page))
+
+
+def figures_of(results: Mapping[str, Result], claims_page: str) -> str:
+    """Return the six figures of the README without their targets, and below them a line that names the misses."""
+    rows = _rows(results, claims_page)
+    table = markdown(["figure", "found", "kind", "command"], [[row[0], row[2], row[4], row[5]] for row in rows])
+    missed = [f"{figure} (target {target}; {reached.removeprefix('no ')[1:-1]})"
+              for figure, target, _, reached, *_ in rows if reached.startswith("no ")]  # fmt: skip
+    return f"{table}\n\nMissed: {'; '.join(missed) or 'none'}."
+
+
+def _rows(results: Mapping[str, Result], claims_page: str) -> list[list[str]]:
     lines = [_line_of(headline, results.get(headline.result)) for headline in HEADLINES]
-    return markdown(
-        ["figure", "target", "found", "reached", "kind", "command"], [*lines, _claims_line(counts_of(claims_page))]
-    )
+    return [*lines, _claims_line(counts_of(claims_page))]
 
 
 def counts_of(claims_page: str) -> str:

@@ -1,6 +1,6 @@
 """Write the numbers of benchmarks/results into the README and docs, with the targets that they reach and miss.
 
-The README has six figures, docs/benchmarks.md all tables.
+The README and docs/results.md have six figures, docs/benchmarks.md all tables.
 
 python benchmarks/readme_table.py
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from benchmarks.headlines import headlines_of
+from benchmarks.headlines import figures_of, headlines_of
 from benchmarks.rendering import RESULTS_FOLDER, markdown, milliseconds, percent, times
 from benchmarks.sharded_tables import sharded_part
 from benchmarks.step_rows import UNSYNCHRONISED
@@ -25,6 +25,7 @@ from benchmarks.tf_tables import tf_part
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
 END = "<!-- benchmarks: end -->"
+RESULTS = README.parent / "docs" / "results.md"
 CLAIMS = README.parent / "docs" / "validation.md"
 TABLES = README.parent / "docs" / "benchmarks.md"
 SHARDED_BEGIN = "<!-- bytes and steps: begin; written by `make readme` -->"
@@ -64,11 +65,13 @@ def main() -> None:
     """Put the figures into the README, and the tables into their pages."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     results = read_results(RESULTS_FOLDER)
-    rewrite(README, headlines_of(results, CLAIMS.read_text(encoding="utf-8")), BEGIN, END)
+    claims = CLAIMS.read_text(encoding="utf-8")
+    rewrite(README, figures_of(results, claims), BEGIN, END)
+    rewrite(RESULTS, headlines_of(results, claims), BEGIN, END)
     rewrite(TABLES, section_of(results), BEGIN, END)
     rewrite(SHARDED, sharded_part(results), SHARDED_BEGIN, SHARDED_END)
     rewrite(TF_PAGE, tf_part(results.get("tf-step")), TF_BEGIN, TF_END)
-    print(f"{README.name}, {TABLES.name}: {len(results)} of {len(NAMES)} results")
+    print(f"{README.name}, {RESULTS.name}, {TABLES.name}: {len(results)} of {len(NAMES)} results")
 
 
 def rewrite(page: Path, section: str, begin_line: str, end_line: str) -> None:

@@ -2,8 +2,18 @@
 
 import pytest
 
-from benchmarks.headlines import HEADLINES, counts_of, headlines_of
-from benchmarks.readme_table import BEGIN, CLAIMS, END, README, TABLES, read_results, section_of, with_section
+from benchmarks.headlines import HEADLINES, counts_of, figures_of, headlines_of
+from benchmarks.readme_table import (
+    BEGIN,
+    CLAIMS,
+    END,
+    README,
+    RESULTS,
+    TABLES,
+    read_results,
+    section_of,
+    with_section,
+)
 from benchmarks.rendering import RESULTS_FOLDER
 from benchmarks.targets import (
     JUDGES,
@@ -161,6 +171,16 @@ def test_a_figure_without_a_result_is_shown_as_not_measured():
     assert "| 3 rows: 3 exact | yes |" in lines[-1]
 
 
+def test_the_readme_names_each_miss_below_its_figures():
+    table, _, missed = figures_of({}, "9 rows: 2 exact, 7 missed. A row").partition("\n\n")
+    assert len(table.splitlines()) == 2 + len(HEADLINES) + 1
+    assert missed == f"Missed: {lines_of_claims()} (target the paper's; 7 missed)."
+
+
+def lines_of_claims() -> str:
+    return headlines_of({}, "9 rows: 2 exact, 7 missed. A row").splitlines()[-1].split("|")[1].strip()
+
+
 def test_claims_that_are_missed_are_counted_as_the_page_counts_them():
     assert counts_of("# A\n\n9 rows: 2 exact, 7 missed. A row\n") == "9 rows: 2 exact, 7 missed"
     assert "| no (7 missed) |" in headlines_of({}, "9 rows: 2 exact, 7 missed. A row")
@@ -168,6 +188,7 @@ def test_claims_that_are_missed_are_counted_as_the_page_counts_them():
 
 def test_the_pages_show_the_results_that_are_kept():
     results = read_results(RESULTS_FOLDER)
-    figures = headlines_of(results, CLAIMS.read_text(encoding="utf-8"))
-    assert figures in README.read_text(encoding="utf-8"), "run make readme"
+    claims = CLAIMS.read_text(encoding="utf-8")
+    assert figures_of(results, claims) in README.read_text(encoding="utf-8"), "run make readme"
+    assert headlines_of(results, claims) in RESULTS.read_text(encoding="utf-8"), "run make readme"
     assert section_of(results) in TABLES.read_text(encoding="utf-8"), "run make readme"

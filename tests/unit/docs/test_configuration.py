@@ -64,6 +64,6 @@ def test_the_configuration_in_python_is_one():
 
 def test_every_environment_variable_of_the_code_stands_in_the_page():
     sources = Path(coarse.__file__).parent.rglob("*.py")
-    read = {name for path in sources for name in re.findall(r"COARSE_[A-Z]+(?:_[A-Z]+)*", path.read_text())}
+    read = {name for path in sources for name in re.findall(r"_?COARSE_[A-Z]+(?:_[A-Z]+)*", path.read_text())}
     assert read
     assert all(f"`{name}`" in PAGE for name in read)
