@@ -1,4 +1,4 @@
-"""Six figures of the README and docs/results.md, misses among them: each a target of `targets.py` with kind and command."""
+"""Six figures of the README and docs/results.md, misses too: each a target of `targets.py` with kind and command."""
 
 from __future__ import annotations
 
