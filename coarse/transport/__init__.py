@@ -1,1 +1,1 @@
-"""How bytes and records travel: mailboxes and doorbells on a node, MPI between nodes; and how ranks meet."""
+"""Transport of bytes and records: mailboxes and doorbells on a node, MPI between nodes; and the meeting of ranks."""

@@ -1,4 +1,4 @@
-"""How a process that torchrun started becomes a rank of an mpirun job, without the user's script being started anew.
+"""Adoption of a process that torchrun started as a rank of an mpirun job; the user's script is not started anew.
 
 torchrun starts workers alone. Where the configuration says how many memory devices a node gets, the first worker of
 the first node starts an mpirun (coarse.launch.beside) with memory devices and, for each worker, a placeholder
@@ -40,16 +40,16 @@ class TorchrunWorker:
     local_rank: int
     local_size: int
     job: str
-    """The same for all workers of the job, and no other job's on this machine."""
+    """Name of the job: one for all its workers, unlike that of any other job on this machine."""
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are, of as many workers each as this one."""
+        """Number of nodes, each of which has as many workers as this one."""
         return self.size // self.local_size
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "TorchrunWorker | None":
-        """This process's place; None where a launcher of MPI started it, or nobody."""
+        """Return this process's place; None if a launcher of MPI started it, or no launcher did."""
         launcher, local_rank = innermost_launcher(environ), environ.get("LOCAL_RANK", "")
         if launcher is None or launcher.kind is not LauncherKind.TORCHRUN or not local_rank.isdecimal():
             return None
@@ -64,12 +64,12 @@ class TorchrunWorker:
         )
 
     def placeholder_address(self) -> str:
-        """Where this worker's placeholder waits."""
+        """Return the address at which this worker's placeholder waits."""
         return placeholder_address(self.job, self.local_rank)
 
 
 def placeholder_address(job: str, local_rank: int) -> str:
-    """The abstract Unix socket of a worker's placeholder, by its number among the workers of its node."""
+    """Return the abstract Unix socket of a worker's placeholder, by its number among the workers of its node."""
     return f"\0{job}-placeholder-{local_rank}"
 
 
@@ -167,7 +167,7 @@ def say_goodbye() -> None:
 
 
 def _hosts(worker: TorchrunWorker, stated: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The nodes' hosts; none where all workers are here."""
+    """Return the nodes' hosts; none if all workers are here."""
     if worker.local_size == worker.size:
         return ()
     if worker.size % worker.local_size:
@@ -189,7 +189,7 @@ def _hosts(worker: TorchrunWorker, stated: tuple[str, ...] | None) -> tuple[str,
 def _start_launcher(
     worker: TorchrunWorker, partition: str | None, devices: int | None, hosts: tuple[str, ...]
 ) -> subprocess.Popen[bytes]:
-    """The mpirun's own launcher: in a session of its own, for it ends when the ranks have."""
+    """Start the mpirun's own launcher, in a session of its own, for it ends when the ranks have."""
     node = ["worker"] * worker.local_size + ["memory_device"] * (devices or 0)
     stated = partition or (",".join(node * worker.num_nodes) if hosts else f"{worker.size}:{devices}")
     first = f"{os.getpid()}@{socket.gethostname()}"
@@ -203,7 +203,7 @@ def _start_launcher(
 def _taken_place(
     worker: TorchrunWorker, launcher: "subprocess.Popen[bytes] | None", timeout_s: float
 ) -> tuple[socket.socket, dict[str, str]]:
-    """The connection to the placeholder, and its environment."""
+    """Return the connection to the placeholder, and its environment."""
     clock = WallClock()
     until_s = clock.now_s() + timeout_s
     while (channel := _connected(worker.placeholder_address())) is None:
@@ -227,14 +227,14 @@ def _taken_place(
 
 
 def _of_slurm(worker: TorchrunWorker) -> str:
-    """How an older Slurm lets the mpirun start on several nodes; "" where that is not the question."""
+    """Return text on the setting by which an older Slurm lets mpirun start on several nodes; "" elsewhere."""
     if worker.local_size == worker.size or "SLURM_JOB_ID" not in os.environ:
         return ""
     return "; where srun has started torchrun, start it by srun --mpi=none --overlap, so that steps share processors"
 
 
 def _connected(address: str) -> socket.socket | None:
-    """A connection to a process of this user; None where there is none yet."""
+    """Return a connection to a process of this user; None while there is none."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(ConnectionRefusedError, BlockingIOError):
         channel.connect(address)

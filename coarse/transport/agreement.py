@@ -1,4 +1,4 @@
-"""What all ranks settle at start-up, by collectives of fixed size: errors, configuration, names.
+"""Agreements of all ranks at start-up, by collectives of fixed size: errors, configuration, names.
 
 Every check's outcome is shared before anybody goes on, so that all ranks raise together.
 """
@@ -35,14 +35,14 @@ def agree(world: MPI.Comm, error: Exception | None) -> None:
 
 
 def made_by_all(world: MPI.Comm, make: Callable[[], Made]) -> Made:
-    """What every rank makes for itself, or an error on all of them."""
+    """Make something on every rank, and return this rank's; raise an error of any rank on all of them."""
     return settled(make, partial(_gather_texts, world), range(world.Get_size()), world.Get_rank())
 
 
 def agree_on_config(
     world: MPI.Comm, given: Config | Mapping[str, object] | str | Path | None
 ) -> Config:
-    """The configuration that the ranks' statements come to (see `settle`); ConfigError on all where they differ."""
+    """Return the configuration that `settle` finds for all ranks; ConfigError on all where they differ."""
     config = made_by_all(world, lambda: load_config(given, os.environ))
     texts = _gather_texts(world, Statement.of(config, given, os.environ).to_json())
     return settle([Statement.from_json(text) for text in texts], world.Get_rank())
@@ -59,7 +59,7 @@ def agree_on_digest(world: MPI.Comm, text: str, what: str) -> None:
 
 
 def agree_on_decisions(world: MPI.Comm, path: str | None, cluster: Cluster) -> Decisions:
-    """What a file fixes, the same on all ranks; ConfigError on all where they have two."""
+    """Return the decisions that a file fixes, equal on all ranks; ConfigError on all where they have two."""
     text = made_by_all(world, lambda: text_of(path))
     agree_on_digest(world, text, "file of decisions")
     return made_by_all(world, lambda: Decisions(None if path is None else Path(path), cluster, text))
@@ -71,7 +71,7 @@ def gather_hosts(world: MPI.Comm) -> list[str]:
 
 
 def broadcast_run_name(world: MPI.Comm) -> str:
-    """A name that no other run on this machine has."""
+    """Return a name that no other run on this machine has."""
     name = np.frombuffer(secrets.token_bytes(8), np.uint8).copy()
     world.Bcast(name, root=0)
     return name.tobytes().hex()

@@ -33,16 +33,16 @@ class NodeJob:
     """The part of an mpirun job that runs on this node, as Open MPI's variables tell."""
 
     name: str
-    """The same on all ranks of the job, and no other job's on this machine."""
+    """Name of the job: one for all its ranks, unlike that of any other job on this machine."""
     world_rank: int
     local_rank: int
     local_size: int
     is_whole: bool
-    """Whether all ranks of the job are on this node; then local ranks are the world's."""
+    """True if all ranks of the job are on this node; then local ranks are the world's."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "NodeJob | None":
-        """The job that this process belongs to; None where Open MPI's mpirun did not start it.
+        """Return the job that this process belongs to; None if Open MPI's mpirun did not start it.
 
         `coarse run` counts workers alone in Open MPI's variables, and keeps what they were in COARSE_JOB.
         """
@@ -63,7 +63,7 @@ class NodeJob:
         )
 
     def address(self, local_rank: int) -> str:
-        """Where a rank of this node shows that it has come."""
+        """Return the address at which a rank of this node shows that it has come."""
         return f"\0{self.name}-arrival-{local_rank}"
 
 
@@ -139,7 +139,7 @@ def _say_who_is_absent(job: NodeJob, absent: Collection[int], left_s: float) -> 
 
 
 def _has_come(address: str) -> bool:
-    """Whether a process of this user has bound a rank's name."""
+    """Return whether a process of this user has bound a rank's name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:
@@ -150,13 +150,13 @@ def _has_come(address: str) -> bool:
 
 
 def process_and_user_of(channel: socket.socket) -> tuple[int, int]:
-    """Who is at the other end of a connected Unix socket, as the kernel knows it."""
+    """Return the process and the user at the other end of a connected Unix socket, from the kernel."""
     process, user, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     return process, user
 
 
 def user_of(channel: socket.socket) -> int:
-    """The user at the other end of a connected Unix socket."""
+    """Return the user at the other end of a connected Unix socket."""
     return process_and_user_of(channel)[1]
 
 

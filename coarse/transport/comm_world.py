@@ -24,7 +24,7 @@ from coarse.transport.launcher import LauncherKind, innermost_launcher, told_to_
 from coarse.transport.mpi_library import loaded_library
 
 WHOLE: MPI.Intracomm = MPI.COMM_WORLD
-"""All ranks of the job, whatever a script finds as COMM_WORLD."""
+"""Communicator of all ranks of the job, under any COMM_WORLD that a script finds."""
 
 _PICKLED = ("barrier", "bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "reduce", "scan", "exscan")
 _OF_BUFFERS = (
@@ -35,13 +35,13 @@ COLLECTIVES = (
     *_PICKLED, *_OF_BUFFERS, *(f"I{name.lower()}" for name in _OF_BUFFERS),
     "Split", "Split_type", "Dup", "Dup_with_info", "Idup", "Create", "Clone", "Create_cart", "Create_graph",
 )  # fmt: skip
-"""Of a communicator, the methods that return once all its ranks have called them."""
+"""Names of a communicator's methods that return once all its ranks have called them."""
 
 _LOOK_AGAIN_S = 0.002
 
 
 class WorkersView(MPI.Intracomm):
-    """The same communicator: ranks, messages and Abort are MPI's, and each collective says why it cannot be."""
+    """View of the same communicator: ranks, messages and Abort are MPI's, and each collective says why it cannot be."""
 
 
 _OF_COMM_WORLD = (MPI.TAG_UB, MPI.IO, MPI.WTIME_IS_GLOBAL, MPI.UNIVERSE_SIZE, MPI.APPNUM, MPI.LASTUSEDCODE)
@@ -72,11 +72,11 @@ class WorkersWorld(MPI.Intracomm):
         super().Disconnect()
 
     def Get_attr(self, keyval: int) -> object:
-        """An attribute; those that MPI sets itself are the whole world's."""
+        """Return an attribute; those that MPI sets itself are the whole world's."""
         return WHOLE.Get_attr(keyval) if self._is_world and keyval in _OF_COMM_WORLD else super().Get_attr(keyval)
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """To whoever pickles it, it is COMM_WORLD by name, as mpi4py's own is."""
+        """Reduce to COMM_WORLD by name for pickling, as mpi4py's own does."""
         return (_comm_world, ()) if self._is_world else super().__reduce__()
 
 
@@ -98,14 +98,14 @@ class WorkersTold:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "WorkersTold | None":
-        """What the launcher told; None under plain mpirun, or where all ranks are workers."""
+        """Return the launcher's word on workers; None under plain mpirun, or if all ranks are workers."""
         text = told_to_this_job(environ).get("COARSE_WORKERS")
         workers = tuple(int(rank) for rank in text.split(",")) if text else ()
         return cls(workers) if 0 < len(workers) < WHOLE.Get_size() else None
 
     @property
     def includes_this_rank(self) -> bool:
-        """Whether this rank is a worker."""
+        """True if this rank is a worker."""
         return WHOLE.Get_rank() in self._workers
 
     def narrow_comm_world(self) -> None:
@@ -157,7 +157,7 @@ def require_others(environ: Mapping[str, str], *, may_be_alone: bool) -> None:
 
 @functools.cache
 def workers_told() -> WorkersTold | None:
-    """What the launcher of this job told, if it did; MPI has started."""
+    """Return the launcher's word on this job's workers, or None; MPI has started."""
     return WorkersTold.of(os.environ)
 
 
@@ -204,7 +204,7 @@ for _name in COLLECTIVES:
 
 
 def guard_comm_world() -> None:
-    """From now on whoever asks mpi4py for COMM_WORLD is told instead of left to hang; nothing where it is workers'."""
+    """Have mpi4py's COMM_WORLD raise an error from now on, instead of hanging; no effect where it is the workers'."""
     module: Any = MPI
     if not isinstance(module.COMM_WORLD, WorkersView | WorkersWorld):
         module.COMM_WORLD = WorkersView(module.COMM_WORLD)

@@ -1,5 +1,7 @@
-"""What a worker tells the launcher of steps that are committed elsewhere than in state memory: by an optimizer that
-keeps itself. So a job that starts again hears of them, and its ranks are forked where their libraries are imported.
+"""Note to the launcher on steps that are committed elsewhere than in state memory.
+
+An optimizer that keeps itself commits so. A job that starts again hears of these steps, and its ranks are forked where
+their libraries are imported.
 """
 
 import json
@@ -13,14 +15,14 @@ from coarse.transport.imports import imports
 from coarse.transport.launcher import told_to_this_job
 
 NAME = "committed-elsewhere"
-"""Of the launcher's file: a slot without data, whose version is the newest committed step."""
+"""Name of the launcher's file: a slot without data, whose version is the newest committed step."""
 
 
 class CommitNote:
     """The launcher's note, as the one worker that writes it has it."""
 
     def __init__(self, address: str) -> None:
-        """`address`: where the launcher hands over files.
+        """Open the note at the `address` at which the launcher hands over files.
 
         Raises:
             StorageError: nobody of this user answers there.

@@ -1,6 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which interpreter is a rank: of those that a rank's script starts, none once MPI has started, nor one of
-multiprocessing's.
+"""Descent of interpreters, which decides which of them is a rank.
+
+Of those that a rank's script starts, none is a rank once MPI has started, nor one of multiprocessing's.
 
 Such an interpreter inherits the variables by which MPI would take it for the rank, and would wait there for ever, or
 take the rank's place.
@@ -10,7 +11,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 _STARTED = "COARSE_STARTED"
 _OF_MULTIPROCESSING = "from multiprocessing."
-"""How the code begins that multiprocessing has an interpreter run, to spawn one process or to fork many."""
+"""Beginning of the code that multiprocessing has an interpreter run, to spawn one process or to fork many."""
 
 
 def note_start(environ: MutableMapping[str, str], process: int) -> None:

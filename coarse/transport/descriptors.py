@@ -26,7 +26,7 @@ def take_senders(channel: socket.socket) -> None:
 
 
 def send_descriptor(channel: socket.socket, address: str, label: str, descriptor: int) -> None:
-    """Hand a descriptor to whoever has bound an address."""
+    """Hand a descriptor to the process that has bound an address."""
     rights = array.array("i", [descriptor])
     channel.sendmsg([label.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], 0, address)
 

@@ -1,4 +1,4 @@
-"""What carries messages between memory devices, whichever way they go, and what such a way may be made of."""
+"""Carrier of messages between memory devices, of any way that they go, and its possible parts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -16,12 +16,12 @@ class DeviceTransport(Protocol):
 
     @property
     def sent_bytes(self) -> list[int]:
-        """By device that they went to."""
+        """Number of bytes by device that they went to."""
         ...
 
     @property
     def received_bytes(self) -> list[int]:
-        """By device that they came from."""
+        """Number of bytes by device that they came from."""
         ...
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
@@ -29,7 +29,7 @@ class DeviceTransport(Protocol):
         ...
 
     def poll(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Whatever has come: (device it is from, tag, its bytes)."""
+        """Yield each message that has come: (device it is from, tag, its bytes)."""
         ...
 
     def take_lost(self) -> list[int]:
@@ -38,12 +38,12 @@ class DeviceTransport(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a message is under way, to another device or from one."""
+        """True if a message is under way, to another device or from one."""
         ...
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether messages to other devices wait for this one to send them, and would be lost with it."""
+        """True if messages to other devices wait for this one to send them, and would be lost with it."""
         ...
 
     def close(self) -> None:
@@ -52,12 +52,15 @@ class DeviceTransport(Protocol):
 
 
 class Carrier(Protocol):
-    """One rank's end of something that the ranks of a node share, such as a pool, by which devices send. Its files are
-    handed to all ranks of a node; devices alone open it."""
+    """One rank's end of something that the ranks of a node share, such as a pool, by which devices send.
+
+    Its files are handed to all ranks of a node; devices alone open it.
+    """
 
     def files(self, *, claims: bool) -> dict[str, int]:
-        """Return by label the descriptors of what a node's ranks share; called on one rank of each node, which
-        `claims` them for the job where it is of the first.
+        """Return by label the descriptors of files that a node's ranks share.
+
+        Called on one rank of each node, which `claims` them for the job if it is the first node's.
 
         Raises:
             ConfigError: there is no such thing, or somebody uses it.

@@ -12,7 +12,7 @@ from coarse.transport.arrival import user_of
 
 LONGEST_REQUEST_BYTES = 4096
 MOST_S = 10.0
-"""How long one answer may take on a busy machine."""
+"""Seconds that one answer may take on a busy machine."""
 FOUND, NONE = b".", b"-"
 
 
@@ -34,8 +34,10 @@ def ask_for_slots(address: str, worker: int, count: int) -> list[int]:
 
 
 def ask_for_file(address: str, name: str, *, makes: bool) -> int | None:
-    """Return the descriptor of a file that the launcher keeps in memory, which is the caller's to close; None where
-    there is none and it is not to be made. StorageError where nobody of this user answers."""
+    """Return the descriptor of a file that the launcher keeps in memory, which is the caller's to close.
+
+    None if there is no such file and it is not to be made. StorageError if no process of this user answers there.
+    """
     return next(iter(_ask(address, f"{'make' if makes else 'find'} {name}", 1)), None)
 
 

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Launchers of ranks: the innermost one of a process, by the variables that all of them leave to whatever runs below.
+"""Launchers of ranks: the innermost one of a process, by variables that all of them leave to processes below.
 
 Launchers nest: torchrun in an mpirun in a step of srun. Each says how many processes it started, to those of the others
 too. So all that trusts such a variable asks here.
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PMIX_OF_SRUN = "slurm.pmix"
-"""How the name begins that Slurm gives the ranks of a step by PMIx."""
+"""Beginning of the name that Slurm gives the ranks of a step by PMIx."""
 _OF_ONE_JOB = (
     *("COARSE_JOB", "COARSE_WORKERS", "COARSE_LAUNCHER", "COARSE_COLOR"),
     *("COARSE_STATE_MEMORY", "COARSE_STATE_FILES", "COARSE_RESTARTS", "COARSE_RESTARTED"),
 )
 """Variables by which a launcher of this project tells its ranks of their job, which COARSE_NAMESPACE names."""
 HANDED = "socket:"
-"""How COARSE_STATE_MEMORY begins where state memory is handed over at a Unix socket."""
+"""Beginning of COARSE_STATE_MEMORY where state memory is handed over at a Unix socket."""
 _OF_MPI = (
     *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_UNIVERSE_SIZE", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION"),
     *("OMPI_COMMAND", "OMPI_ARGV", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir", "OMPI_MCA_cpu_type"),
@@ -25,7 +25,7 @@ _OF_MPI = (
     *("PMIX_GDS_MODULE", "PMIX_BFROP_BUFFER_TYPE", "PMIX_VERSION", "PRTE_LAUNCHED"),
     *("PMI_", "MPI_LOCAL", "MV2_COMM_WORLD_"),
 )
-"""How variables of MPI's launchers begin that say which rank of which job a process is; none says how to run jobs."""
+"""Beginnings of variables by which MPI's launchers name a process's rank and job; none of them says how to run jobs."""
 _OF_TORCHRUN = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
@@ -71,7 +71,7 @@ def innermost_launcher(environ: Mapping[str, str]) -> Launcher | None:
 
 
 def joins_ranks(environ: Mapping[str, str]) -> bool:
-    """Whether MPI, where it starts with these variables, joins other ranks: Open MPI 5 finds them by PMIx alone."""
+    """Return whether MPI, started with these variables, joins other ranks: Open MPI 5 finds them by PMIx alone."""
     return "PMIX_RANK" in environ
 
 
@@ -117,7 +117,7 @@ def _torchrun(environ: Mapping[str, str]) -> Launcher | None:
 
 
 def _mpi_launcher(environ: Mapping[str, str]) -> Launcher | None:
-    """The innermost launcher of ranks of MPI, torchrun left out."""
+    """Return the innermost launcher of ranks of MPI, torchrun left out."""
     kinds: tuple[tuple[LauncherKind, str, str], ...] = (
         (LauncherKind.MPIRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
         (LauncherKind.PMI, "PMI_RANK", "PMI_SIZE"),

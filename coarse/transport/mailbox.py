@@ -76,7 +76,7 @@ class _Ring:
         return True
 
     def has_frames(self) -> bool:
-        """Whether a read would find something."""
+        """Return whether a read would find frames."""
         words = self._words
         return words[0] != words[8]
 
@@ -110,7 +110,7 @@ class Mailbox:
         *,
         is_punctual: bool = False,
     ) -> None:
-        """A punctual mailbox wakes up when the time of a sleep is over, not up to a millisecond later."""
+        """Open the mailbox; a punctual one wakes up when the time of a sleep is over, not up to a millisecond later."""
         self.endpoint = endpoint
         self._run = run
         self._is_punctual = is_punctual
@@ -140,7 +140,7 @@ class Mailbox:
         self.post(peer, encode(record))
 
     def moment_s(self) -> float:
-        """When what is being done happens, for `as_of`; here now, whenever that is."""
+        """Return the time of what is being done, for `as_of`; here the present."""
         return 0.0
 
     @contextlib.contextmanager
@@ -205,7 +205,7 @@ class Mailbox:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a full ring keeps frames back."""
+        """True if a full ring keeps frames back."""
         return bool(self._waiting)
 
     # --- reading
@@ -223,7 +223,7 @@ class Mailbox:
                 yield peer, frame
 
     def sleep(self, timeout_s: float) -> list[int]:
-        """Block until somebody rings or dies, or the time is over; the keys of the dead (see `watch`).
+        """Block until a bell rings, a peer dies or the time is over; return the keys of the dead (see `watch`).
 
         One thread at a time, which has called `ring_bells` under its lock.
         """
@@ -253,7 +253,7 @@ class Mailbox:
         return self._ended(events)
 
     def take_ended(self) -> list[int]:
-        """The keys of processes that have ended (see `watch`) since this was asked last; wakes nobody's sleep."""
+        """Return the keys of processes that have ended (see `watch`) since the last call; no sleeper is woken."""
         return [] if self._poll.closed else self._ended(self._poll.poll(0.0))
 
     def _ended(self, events: list[tuple[int, int]]) -> list[int]:
@@ -269,7 +269,7 @@ class Mailbox:
         return any(ring.has_frames() for _, ring in self._inbound)
 
     def _linger(self) -> bool:
-        """See [Note: lingering]; whether frames came."""
+        """Linger for frames ([Note: lingering]); return whether some came."""
         for _ in range(_YIELDS):
             if self._has_frames():
                 return True
@@ -292,7 +292,7 @@ class Mailbox:
         self._poll.register(descriptor, select.EPOLLIN)
 
     def ignore(self, descriptor: int) -> None:
-        """Let a descriptor wake nobody any more."""
+        """Let a descriptor wake this mailbox no longer."""
         if not self._poll.closed:
             self._poll.unregister(descriptor)
 
@@ -305,11 +305,11 @@ class Mailbox:
         self._status[self.endpoint][STATUS] = TERMINATED
 
     def was_terminated(self, endpoint: int) -> bool:
-        """Whether an endpoint of this node was told to end from outside, by mpirun for example."""
+        """Return whether an endpoint of this node was told to end from outside, by mpirun for example."""
         return self._status[endpoint][STATUS] == TERMINATED
 
     def has_left(self, endpoint: int) -> bool:
-        """Whether an endpoint of this node ended on purpose."""
+        """Return whether an endpoint of this node ended on purpose."""
         return self._status[endpoint][STATUS] == LEFT
 
     def close(self) -> None:

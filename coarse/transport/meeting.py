@@ -14,13 +14,13 @@ from coarse.protocol.clock import WallClock
 _TAG = 31_999
 _LEAST_S, _MOST_S = 0.0002, 0.005
 _BEHIND_S = 2.0
-"""How much longer other ranks wait than rank 0, which knows who is missing and ends the job."""
+"""Seconds that other ranks wait longer than rank 0, which knows the missing ranks and ends the job."""
 _REMEDY = (
     "let MPI's messages through the firewalls between the hosts, or name the network that they share (mpirun --mca "
     "btl_tcp_if_include eth0)"
 )
 _abandoned: list[MPI.Request] = []
-"""Requests that nobody completes; MPI may still write into their buffers, which they keep."""
+"""Requests that are never completed; MPI may still write into their buffers, which they keep."""
 
 
 def meet(world: MPI.Comm, timeout_s: float | None, clock: WallClock) -> None:

@@ -22,9 +22,9 @@ from mpi4py import MPI
 from coarse.protocol.units import MIB
 
 _MOST_RECEIVING_BYTES = 64 * MIB
-"""Of messages that come in at once; more wait where they are. One of any size is taken."""
+"""Most bytes of messages that come in at once; more wait where they are. One message of any size is taken."""
 FRAME_BYTES = MIB // 2
-"""See [Note: frames]."""
+"""Bytes of a frame ([Note: frames])."""
 _LENGTH = 1 << 14
 """Added to the tag of a message that says how long the next one is, which comes in frames."""
 
@@ -36,7 +36,7 @@ class _Arriving:
     tag: int
     payload: np.ndarray
     requests: deque[tuple[MPI.Request, int]] = field(default_factory=deque)
-    """Of its frames that are being received, and their bytes."""
+    """Requests of the message's frames that are being received, and their bytes."""
     begun_bytes: int = 0
     """Bytes of all its frames that were announced so far."""
 
@@ -48,12 +48,12 @@ class _Arriving:
 
     @property
     def is_announced(self) -> bool:
-        """Whether its last frame was."""
+        """True if the last frame was announced."""
         return self.begun_bytes == self.payload.nbytes
 
 
 class MpiTransport:
-    """See DeviceTransport: between the devices' ranks on a communicator of their own."""
+    """DeviceTransport between the devices' ranks, on a communicator of their own."""
 
     def __init__(
         self, comm: MPI.Comm, rank_of_device: tuple[int, ...], near: frozenset[int] = frozenset()
@@ -66,16 +66,17 @@ class MpiTransport:
         self._sending: list[tuple[int, MPI.Request, np.ndarray]] = []
         """Device, request and its buffer, which MPI reads until the request is complete."""
         self._receiving: dict[int, deque[_Arriving]] = {device: deque() for device in self._device_of.values()}
-        """By the device that it is from, in its order. See [Note: receives do not wait]."""
+        """Messages that are being received, by the device that each is from, in its order ([Note: receives do not
+        wait])."""
         self._receiving_bytes = 0
         self._given_up: list[tuple[MPI.Request, np.ndarray]] = []
-        """What went to lost devices, or came from them, that MPI never completed: it may hold their buffers."""
+        """Sends to lost devices and receives from them that MPI never completed: it may hold their buffers."""
         self._lost: set[int] = set()
         self._untold: list[int] = []
         self.sent_bytes = [0] * len(rank_of_device)
-        """By device that they went to."""
+        """Number of bytes by device that they went to."""
         self.received_bytes = [0] * len(rank_of_device)
-        """By device that they came from."""
+        """Number of bytes by device that they came from."""
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
         """Start sending (n,) uint8 to a device; the buffer must not be changed afterwards."""
@@ -100,7 +101,7 @@ class MpiTransport:
         self._sending.append((device, request, payload))
 
     def poll(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Whatever has come: (device it is from, tag, its bytes)."""
+        """Yield each message that has come: (device it is from, tag, its bytes)."""
         self._sending = [sent for sent in self._sending if not self._has_ended(*sent)]
         has_more = True
         while has_more:
@@ -114,7 +115,7 @@ class MpiTransport:
                     yield device, come.tag, come.payload
 
     def _begin_receives(self) -> None:
-        """Of all messages that are announced, as far as there is room."""
+        """Begin to receive all messages that are announced, as far as there is room."""
         status = MPI.Status()
         try:
             while self._receiving_bytes < _MOST_RECEIVING_BYTES:
@@ -141,7 +142,7 @@ class MpiTransport:
             self._note_lost(error)
 
     def _has_come(self, arriving: _Arriving) -> bool:
-        """Whether all of a message is there."""
+        """Return whether all of a message is there."""
         try:
             while arriving.requests and arriving.requests[0][0].Test():
                 self._receiving_bytes -= arriving.requests.popleft()[1]
@@ -170,7 +171,7 @@ class MpiTransport:
         self._comm.Ack_failed(gone.Get_size())
 
     def _forget_arriving(self, device: int) -> None:
-        """What a lost device had begun to send never comes."""
+        """Forget the messages that a lost device had begun to send, since they never come."""
         for arriving in self._receiving[device]:
             for request, nbytes in arriving.requests:
                 self._given_up.append((request, arriving.payload))
@@ -178,7 +179,7 @@ class MpiTransport:
         self._receiving[device].clear()
 
     def _has_ended(self, device: int, request: MPI.Request, payload: np.ndarray) -> bool:
-        """Whether a send is no longer under way: it is complete, or its device is lost."""
+        """Return whether a send is no longer under way: it is complete, or its device is lost."""
         try:
             is_complete = request.Test()
         except MPI.Exception as error:
@@ -190,11 +191,11 @@ class MpiTransport:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a message is under way, to another device or from one."""
+        """True if a message is under way, to another device or from one."""
         return bool(self._sending) or any(self._receiving.values())
 
     has_unwritten = False
     """MPI has taken all that was sent, and sends it while it ends."""
 
     def close(self) -> None:
-        """See DeviceTransport: MPI keeps what is under way, and its buffers are kept for it."""
+        """Close the transport; MPI keeps what is under way, and its buffers are kept for it."""

@@ -87,11 +87,11 @@ def loaded_library() -> str:
 
 
 def is_too_old(library: str) -> bool:
-    """Whether a library is an Open MPI that does not start ranks as this project's launchers and ranks expect."""
+    """Return whether a library is an Open MPI too old for this project's launchers and ranks."""
     name, _, version = library.rpartition(" ")
     return name == _NAME_OF_OPEN_MPI and int(version.partition(".")[0]) < OLDEST_OPEN_MPI
 
 
 def is_open_mpi(library: str) -> bool:
-    """Whether a library is one that `coarse run` can start ranks of."""
+    """Return whether `coarse run` can start ranks of a library."""
     return library.startswith(f"{_NAME_OF_OPEN_MPI} ") and not is_too_old(library)

@@ -1,4 +1,4 @@
-"""A rank's eye on its mpirun, which ends the ranks of a job, but for when it is killed: then nobody would end them.
+"""Watch of a rank over its mpirun, which ends the ranks of a job unless it is killed: then no process would.
 
 The other way round, mpirun that has been told to abort waits for the daemon of a host that does not answer any more,
 until TCP gives the host up: a quarter of an hour as Linux is set.
@@ -22,9 +22,9 @@ from coarse.transport.launcher import joins_ranks, told_to_this_job
 _DAEMONS = ("mpirun", "prterun", "prte", "prted")
 """Names of the program that starts ranks: mpirun's own on the first node, its daemon's on others."""
 _GRACE_MS = 2000
-"""What a rank has to end by itself, as below `coarse run`."""
+"""Milliseconds that a rank has to end by itself, as below `coarse run`."""
 ABORTED_S = 10
-"""What mpirun has to end the ranks of living hosts and itself, once it was told to abort."""
+"""Seconds that mpirun has to end the ranks of living hosts and itself, once it was told to abort."""
 _END_AFTER = """
 import contextlib, os, select, signal, sys
 daemon, seconds = int(sys.argv[1]), int(sys.argv[2])

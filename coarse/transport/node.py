@@ -1,4 +1,4 @@
-"""What the ranks of one node share: device memories and the control segment.
+"""Parts of a node that its ranks share: device memories and the control segment.
 
 Memory files have no name, so their descriptors travel over Unix sockets, rank by rank: a rank sends
 only after it has received everything from the ranks before it, so that no socket's queue can fill
@@ -33,9 +33,9 @@ class NodeShare:
     process_ids: dict[int, int]
     """World rank -> process id, this node's ranks."""
     others: dict[str, int]
-    """Label -> descriptor of what else the ranks share; whoever opened the node closes them."""
+    """Label -> descriptor of other files that the ranks share; the opener of the node closes them."""
     carrier: Carrier | None = None
-    """What devices send by, where that is not MPI."""
+    """Carrier by which devices send, if that is not MPI."""
 
 
 def open_node(
@@ -82,13 +82,13 @@ def open_node(
 
 
 def _label(device: int, file: MemoryFile) -> str:
-    """What the ranks of a node have to know of a device's file."""
+    """Return the label that tells a node's ranks of a device's file."""
     of_file = f"device {device} {file.capacity_bytes} {file.begin_bytes}"
     return of_file if file.gpu is None else f"{of_file} {file.gpu.bus_id} {file.gpu.nbytes} {file.gpu.handle.hex()}"
 
 
 def _memory(label: str, descriptor: int, own_files: Mapping[int, MemoryFile]) -> DeviceMemory:
-    """The memory of a device, of which a label tells."""
+    """Return the memory of a device, which a label describes."""
     device, capacity_bytes, begin_bytes, *of_gpu = label.split()[1:]
     own = own_files.get(int(device))
     if not of_gpu:
