@@ -69,7 +69,7 @@ def main() -> None:
         print(f"{NAME} {VERSION}")
         return
     if _COMPLETION in os.environ:
-        from typer.completion import completion_init
+        from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
     elif not sys.argv[1:]:

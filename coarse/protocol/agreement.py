@@ -1,4 +1,6 @@
-"""What ranks come to that have told one another what each found, or has: the same value, or error, on all of them.
+"""Agreement of ranks that have told one another their findings: one value, or one error, on all of them.
+
+The carrier of the texts gives them by rank: MPI at the start, a group of workers, memory devices.
 
 Whoever carries the texts gives them by rank: MPI at the start, a group of workers, memory devices.
 """
@@ -18,12 +20,13 @@ Entries = Sequence[tuple[str, str]]
 def settled(
     check: Callable[[], Found], gather: Callable[[str], Sequence[str]], ranks: Sequence[int], own: int
 ) -> Found:
-    """Return what `check` does; where it raises on any rank, all raise alike, in the words of the first.
+    """Return what `check` does; where it raises on any rank, raise on all ranks, in the words of the first.
 
     Args:
         check: called here; whatever it finds wrong is a CoarseError or OSError.
         gather: brings a text to all members, and gives all members' in their order.
-        ranks: by member its number for people; `own` is this member's place among them.
+        ranks: by member its number for people.
+        own: this member's place among them.
 
     Raises:
         CoarseError: what the first member found wrong, of its class.

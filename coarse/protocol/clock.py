@@ -18,8 +18,10 @@ def replace_sleep(sleep: Callable[[float], None]) -> None:
 
 
 def replace_time(now_s: Callable[[], float]) -> Callable[[], None]:
-    """Have the main thread's `time.perf_counter` and `time.time` go on by another clock from now on, in seconds; those
-    of other threads, and coarse's own, stay. Return what gives them back."""
+    """Have the main thread's `time.perf_counter` and `time.time` go on by another clock, in seconds, from now on.
+
+    The clocks of other threads, and coarse's own, stay. Return a function that gives them back.
+    """
     begin_s = now_s()
     before = {name: getattr(time, name) for name in ("perf_counter", "perf_counter_ns", "time", "time_ns")}
     for name in ("perf_counter", "time"):

@@ -54,10 +54,10 @@ _RING = struct.Struct("<QQIIIIB7x")
 RING_HEADER_BYTES = _RING.size
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
-"""What lies behind a record begins at a multiple of it."""
+"""Bytes of which the offset of data behind a record is a multiple."""
 _REGION = struct.Struct("<BBBBIIQqqiHHqI")
 _EXTENTS = tuple(struct.Struct(f"<{num_dimensions}Q") for num_dimensions in range(65))
-"""By number of dimensions, of which numpy and torch have 64 at most."""
+"""Formats by number of dimensions, of which numpy and torch have 64 at most."""
 _PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND, _NAMED_KIND = 1, 2, 3, 4, 5
 _COLD: tuple[type, ...] = (
     Deregister, Registered, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
@@ -73,7 +73,7 @@ _FROM_JSON = json.JSONDecoder().decode
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of a record."""
+    """Return the bytes of a record."""
     if type(record) is Push:
         return _PUSH.pack(
             _PUSH_KIND,
@@ -96,7 +96,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(frame: bytes) -> Record:
-    """The record of some bytes; CoarseError where they are none."""
+    """Return the record of some bytes; CoarseError if they are none."""
     kind = frame[0]
     if kind == _PUSH_KIND:
         _, present, client, epoch, round_, first, key, last = _PUSH.unpack(frame)
@@ -212,7 +212,7 @@ def _frozen(values: list[Any]) -> tuple[Any, ...]:
 
 
 def encode_bulk(record: Record, payload: Sequence[np.ndarray]) -> np.ndarray:
-    """A record and (n,) uint8 arrays behind it, as (m,) uint8."""
+    """Return a record and (n,) uint8 arrays behind it, as (m,) uint8."""
     head = encode(record)
     begin = -(-(_LENGTH.size + len(head)) // _ALIGNMENT) * _ALIGNMENT
     frame = np.empty(begin + sum(map(len, payload)), np.uint8)
@@ -224,14 +224,14 @@ def encode_bulk(record: Record, payload: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def decode_bulk(frame: np.ndarray) -> tuple[Record, np.ndarray]:
-    """The record of what `encode_bulk` made, and all bytes behind it."""
+    """Return the record of bytes that `encode_bulk` made, and all bytes behind it."""
     (length,) = _LENGTH.unpack(frame[: _LENGTH.size].tobytes())
     end = _LENGTH.size + length
     return decode(frame[_LENGTH.size : end].tobytes()), frame[-(-end // _ALIGNMENT) * _ALIGNMENT :]
 
 
 def encode_ring_header(header: RingChunk) -> bytes:
-    """The RING_HEADER_BYTES in front of a chunk."""
+    """Return the RING_HEADER_BYTES in front of a chunk."""
     return _RING.pack(
         header.key, header.version, header.shard, header.step, header.epoch, header.round,
         header.present,
@@ -239,6 +239,6 @@ def encode_ring_header(header: RingChunk) -> bytes:
 
 
 def decode_ring_header(frame: bytes) -> RingChunk:
-    """The header of a ring message."""
+    """Return the header of a ring message."""
     key, version, shard, step, epoch, round_, present = _RING.unpack(frame)
     return RingChunk(key, epoch, round_, version, shard, step, bool(present))

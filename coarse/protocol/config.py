@@ -19,7 +19,7 @@ MODES = ("dense", "allreduce", "coarse")
 POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
 LIVE_COLLECTIVE = "in_place"
-"""How devices sum where nobody says: live, emulated and simulated."""
+"""Default way in which devices sum: live, emulated and simulated."""
 WORKER_COLLECTIVES = ("mpi", "ring")
 FOLDER = "folder:"
 BY_WALL = "wall"
@@ -88,7 +88,7 @@ class FixedRouting:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What starts beside the workers."""
+    """Processes that start beside the workers."""
 
     devices: Annotated[int | None, Says(
         "Memory devices of each node, where no option says how many: for [`torchrun`](cluster.md#torchrun), which "
@@ -338,17 +338,17 @@ class Config:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], source: str = "argument") -> "Config":
-        """The configuration that `mapping` states; `source` names it in errors."""
+        """Return the configuration that `mapping` states; `source` names it in errors."""
         return _config_from(mapping, lambda path: source)
 
     def to_mapping(self) -> dict[str, object]:
-        """What `from_mapping` reads back as an equal configuration; plain values only."""
+        """Return a mapping of plain values that `from_mapping` reads back as an equal configuration."""
         policy = "fixed" if isinstance(self.routing, FixedRouting) else "measured"
         return {**asdict(self), "routing": {"policy": policy, **asdict(self.routing)}}
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Config":
-        """The configuration of a TOML file; files that it names are relative to its folder."""
+        """Return the configuration of a TOML file; files that it names are relative to its folder."""
         toml, folder = TomlFile.read(path), Path(path).parent
         config = _config_from(toml.values, toml.where)
         if config.partition is not None and config.partition.endswith(".toml"):
@@ -362,9 +362,11 @@ class Config:
 def load_config(
     source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
 ) -> Config:
-    """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the defaults; then
-    COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_SHARDING, COARSE_ROUTING, COARSE_STRATEGY and COARSE_EMULATE
-    override it."""
+    """Return the configuration in force: the argument, else the file of COARSE_CONFIG, else the defaults.
+
+    Then COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_SHARDING, COARSE_ROUTING, COARSE_STRATEGY and
+    COARSE_EMULATE override it.
+    """
     if remark := skipped_file(source, environ):
         warnings.warn(remark, stacklevel=2)
     config = _config_given(source if source is not None else environ.get("COARSE_CONFIG") or Config())

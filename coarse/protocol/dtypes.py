@@ -6,8 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 
 
+
 class Op(enum.IntEnum):
-    """How the contributions of all workers combine."""
+    """Operation that combines the contributions of all workers."""
 
     SUM = 0
     AVERAGE = 1
@@ -43,7 +44,7 @@ class DType(enum.IntEnum):
 
     @property
     def is_integer(self) -> bool:
-        """Whether an average would have to round."""
+        """True if an average would have to round."""
         return self in (DType.INT32, DType.INT64, DType.UINT8)
 
     @property
@@ -61,7 +62,7 @@ STORAGE: dict[int, np.dtype[Any]] = {
     DType.INT64: np.dtype(np.int64),
     DType.UINT8: np.dtype(np.uint8),
 }
-"""By type, or by the number that stands in records, the numpy type of the bytes."""
+"""Numpy type of the bytes, by type or by the number that stands in records."""
 _ACCUMULATOR: dict[DType, np.dtype[Any]] = {
     DType.FLOAT16: np.dtype(np.float32),
     DType.BFLOAT16: np.dtype(np.float32),
@@ -75,11 +76,13 @@ class Typed(Protocol):
     """An array of numpy or of CuPy."""
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        ...
 
 
 def dtype_of(array: Typed) -> DType:
-    """The wire type of a numpy array; TypeError where there is none."""
+    """Return the wire type of a numpy array; TypeError if there is none."""
     found = _FROM_NUMPY.get(array.dtype)
     if found is None:
         known = ", ".join(sorted(kind.label for kind in _FROM_NUMPY.values()))

@@ -81,8 +81,9 @@ def spec_of(name: str) -> FeatureSpec:
 
 
 def use_features(references: Iterable[str]) -> tuple[FeatureSpec, ...]:
-    """Add the features of others that a job names, as MODULE:SPEC, and return all that are known then; the same in the
-    same order on all ranks.
+    """Add the features of others that a job names, as MODULE:SPEC, and return all that are known then.
+
+    The result is the same in the same order on all ranks.
 
     Raises:
         ConfigError: a part cannot be imported, is no FeatureSpec, or has the name of another feature.
@@ -138,8 +139,10 @@ def part_of(reference: str) -> Any:  # noqa: ANN401
 def later(
     package: str, names: MutableMapping[str, object], modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package some of whose names are imported when they are first asked for;
-    `names` are its globals, and `modules` say by name which module has it."""
+    """Return `__getattr__` and `__dir__` of a package that imports some of its names when they are first asked for.
+
+    `names` are its globals, and `modules` say by name which module has it.
+    """
 
     def get(name: str) -> object:
         if name not in modules:

@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """Options as annotated fields of frozen dataclasses; commands, files, sweeps, JSON and docs read the same field.
 
-    num_sync_groups: Annotated[int, Says("Groups that shards are dealt to.", low=1)] = 2
+An example is `num_sync_groups: Annotated[int, Says("Groups that shards are dealt to.", low=1)] = 2`.
 """
 
 import math
@@ -20,15 +20,15 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """What is known of one option beside its type and default."""
+    """Facts on one option beside its type and default."""
 
     help: str
-    """For commands and pages."""
+    """Help text for commands and pages."""
     low: float = -math.inf
     high: float = math.inf
     choices: tuple[str, ...] = ()
     wanted: str = ""
-    """What errors ask for, where type, limits and choices do not say it."""
+    """Wanted value in the words of errors, where type, limits and choices do not say it."""
     key: str = ""
     """Name as users write it in sweeps and records; by default the field's."""
     flag: str = ""
@@ -45,7 +45,7 @@ class Option:
     kind: Any
     """Its type without None, or a tuple of types; of a list `tuple`."""
     item: Any
-    """Of a list: the type of its elements."""
+    """Type of a list's elements."""
     may_be_none: bool
     default: object
     """MISSING where it must be given."""
@@ -64,7 +64,7 @@ class Option:
 
     @property
     def wanted(self) -> str:
-        """What a value must be, but for limits on both sides."""
+        """Words for what a value must be, but for limits on both sides."""
         assert self.says is not None
         if self.says.wanted:
             return self.says.wanted
@@ -118,8 +118,10 @@ def options_of(kind: type) -> Mapping[str, Option]:
 
 
 def plain_options_of(kind: type) -> dict[str, Option]:
-    """Return the options of a user's dataclass that `__init__` takes; whole numbers, numbers, truths and texts are
-    checked by their types where nothing is said of them."""
+    """Return the options of a user's dataclass that `__init__` takes.
+
+    Whole numbers, numbers, truths and texts are checked by their types where the field has no `Says`.
+    """
     found = {}
     for item in fields(kind):
         option = options_of(kind)[item.name]

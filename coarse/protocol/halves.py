@@ -12,7 +12,7 @@ AS_THEY_COME = np.errstate(over="ignore", invalid="ignore")
 
 
 def widened(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """The values in the accumulator type; themselves where they are."""
+    """Return the values in the accumulator type; the same array if they are of it."""
     return values if dtype.accumulator == dtype.storage else widen(values, dtype)
 
 

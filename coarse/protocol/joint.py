@@ -10,7 +10,7 @@ _IS_RING, _IS_KEPT = 1, 2
 
 
 class CollectiveKind(enum.IntEnum):
-    """Which collective."""
+    """Kind of a collective."""
 
     ALL_REDUCE = 1
     BROADCAST = 2
@@ -25,9 +25,9 @@ class CollectiveKind(enum.IntEnum):
     GATHER_ON_NODE = 11
     """An all-gather of each node's members, who may be far fewer than the group."""
     READ_PARTS = 12
-    """The same of what each member first reads of the node's copy on the host (FCDP IV-C)."""
+    """Gather of what each member first reads of the node's copy on the host (FCDP IV-C)."""
     READ_WHOLE = 13
-    """The same, of which each member reads all, by itself."""
+    """Gather of the node's copy, of which each member reads all by itself."""
     NODE_BUFFER = 14
     MEET = 17
     """Nothing but that all have come."""
@@ -52,13 +52,13 @@ class Joint(NamedTuple):
     root: int = -1
     """Group rank; -1 where there is none."""
     is_ring: bool = True
-    """Whether bytes go from each member to the next as if there were no nodes, in place of rails and then within."""
+    """True if bytes go from each member to the next as if there were no nodes, in place of rails and then within."""
     is_kept: bool = False
-    """Whether the node's copy on the host holds the result afterwards."""
+    """True if the node's copy on the host holds the result afterwards."""
     buffer: int = 0
-    """Which of the node's buffers holds it, where one does or will."""
+    """Number of the node's buffer that holds it, where one does or will."""
     parts: tuple[int, ...] = ()
-    """Of ALL_TO_ALL the bytes for each member."""
+    """Number of bytes for each member, of ALL_TO_ALL."""
 
     def pack(self) -> bytes:
         """Return its bytes."""
@@ -72,7 +72,7 @@ OWN_GROUP, COMM_WORLD = 0, -1
 
 
 class Meeting(NamedTuple):
-    """Where joint calls of the same members meet: the n-th of one is the n-th of all."""
+    """Meeting of joint calls of the same members: the n-th of one is the n-th of all."""
 
     members: tuple[int, ...]
     """Workers by group rank; of messages the sender and the receiver."""
@@ -81,7 +81,7 @@ class Meeting(NamedTuple):
 
 
 ANYBODY = Meeting((), 0)
-"""Where a message from any rank is received."""
+"""Meeting at which a message from any rank is received."""
 
 
 def pack_call(meeting: Meeting, joint: Joint) -> bytes:

@@ -8,7 +8,7 @@ from coarse.protocol.units import MIB
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """Where one tensor lies in a flat buffer."""
+    """Place of one tensor in a flat buffer."""
 
     name: str
     offset_elements: int
@@ -24,7 +24,7 @@ class FlatLayout:
 
 
 def flat_layout(entries: Sequence[tuple[str, int]], *, align_elements: int) -> FlatLayout:
-    """The buffer of (name, num_elements) entries in order, each at a multiple of the alignment.
+    """Return the buffer of (name, num_elements) entries in order, each at a multiple of the alignment.
 
     The whole is padded to a multiple as well, so that it divides evenly.
     """
@@ -55,8 +55,9 @@ def fuse(entries: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tuple[tupl
 
 
 def bucket_limit_bytes(total_bytes: int, bucket_bytes: int) -> int:
-    """The largest bucket that leaves a model eight of them, so that the first starts early and the last
-    is small; at most `bucket_bytes`, and at least 4 MiB, below which fusing saves more than overlap does.
+    """Return the largest bucket that leaves a model eight of them: the first starts early, the last is small.
+
+    It is at most `bucket_bytes`, and at least 4 MiB, below which fusing saves more than overlap does.
     """
     return min(bucket_bytes, max(4 * MIB, total_bytes // 8))
 

@@ -11,7 +11,7 @@ from coarse.protocol.place import Anywhere, MemoryPlace
 
 
 class Role(enum.Flag):
-    """What a rank does; a rank may do both."""
+    """Role of a rank; a rank may have both."""
 
     WORKER = enum.auto()
     MEMORY_DEVICE = enum.auto()
@@ -35,7 +35,7 @@ class RankPlace:
     switch: str = DEFAULT_SWITCH
     """The bus switch that the rank hangs on; names count within one node."""
     memory: MemoryPlace = field(default_factory=Anywhere)
-    """Where a memory device keeps its bytes."""
+    """Place at which a memory device keeps its bytes."""
     memory_said_at: str = field(default="", compare=False, repr=False)
     """`file:line` that chose `memory`, for errors."""
 
@@ -56,7 +56,7 @@ class PartitionTable:
 
     places: tuple[RankPlace, ...]
     local_proxies: tuple[int, ...]
-    """For each client the device index of its local proxy, which stands on the same node."""
+    """Device index of each client's local proxy, which stands on the same node."""
 
     def __post_init__(self) -> None:
         ranks = tuple(place.rank for place in self.places)
@@ -87,28 +87,28 @@ class PartitionTable:
 
     @property
     def num_workers(self) -> int:
-        """How many ranks compute."""
+        """Number of ranks that compute."""
         return len(self.workers)
 
     @property
     def num_devices(self) -> int:
-        """How many ranks hold device memory."""
+        """Number of ranks that hold device memory."""
         return len(self.devices)
 
     def client_of(self, rank: int) -> int | None:
-        """The client index of a world rank, None if it is no worker."""
+        """Return the client index of a world rank, None if it is no worker."""
         return self.workers.index(rank) if rank in self.workers else None
 
     def device_of(self, rank: int) -> int | None:
-        """The device index of a world rank, None if it is no memory device."""
+        """Return the device index of a world rank, None if it is no memory device."""
         return self.devices.index(rank) if rank in self.devices else None
 
     def node_of_client(self, client: int) -> str:
-        """The node on which client `client` stands."""
+        """Return the node on which client `client` stands."""
         return self.places[self.workers[client]].node
 
     def node_of_device(self, device: int) -> str:
-        """The node on which device `device` stands."""
+        """Return the node on which device `device` stands."""
         return self.places[self.devices[device]].node
 
     def clients_on(self, node: str) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ class PartitionTable:
 def partition_from_nodes(
     nodes: Sequence[str], *, workers: int | None = None, devices: int | None = None
 ) -> PartitionTable:
-    """The table for ranks on `nodes` (host name by world rank), workers first on each node.
+    """Return the table for ranks on `nodes` (host name by world rank), workers first on each node.
 
     Default: half and half per node, an odd rank is a worker, a lone rank has both roles. With
     `workers` and `devices`, devices are dealt to nodes in proportion to their ranks.
@@ -146,7 +146,7 @@ def partition_from_nodes(
 
 
 def partition_from_text(text: str, nodes: Sequence[str]) -> PartitionTable:
-    """The table of "2:2" (workers:devices) or of one role per rank, "worker,memory_device"."""
+    """Return the table of "2:2" (workers:devices) or of one role per rank, "worker,memory_device"."""
     num_workers, colon, num_devices = text.partition(":")
     if colon and num_workers.strip().isdecimal() and num_devices.strip().isdecimal():
         return partition_from_nodes(nodes, workers=int(num_workers), devices=int(num_devices))
@@ -168,7 +168,7 @@ def partition_from_text(text: str, nodes: Sequence[str]) -> PartitionTable:
 def partition_from_places(
     places: tuple[RankPlace, ...], stated: Mapping[int, int] | None = None
 ) -> PartitionTable:
-    """The table of `places`, with local proxies dealt except where `stated` (by rank) names one.
+    """Return the table of `places`, with local proxies dealt except where `stated` (by rank) names one.
 
     Workers of one switch share its devices; those of a switch without any share the node's.
     The devices are dealt in order, so that neighbouring workers share one.
@@ -203,11 +203,12 @@ def _place_all(roles: Sequence[Role], nodes: Sequence[str]) -> tuple[RankPlace, 
 
 
 def ranks_with(places: Sequence[RankPlace], role: Role) -> tuple[int, ...]:
+    """Return the ranks that have a role, in order."""
     return tuple(place.rank for place in places if role in place.roles)
 
 
 def _checked_num_devices(num_ranks: int, workers: int | None, devices: int | None) -> int:
-    """The number of devices asked for, or what is left when only workers are given."""
+    """Return the number of devices asked for, or of ranks left when only workers are given."""
     wanted_devices = devices if devices is not None else num_ranks - (workers or 0)
     wanted_workers = workers if workers is not None else num_ranks - wanted_devices
     if wanted_workers < 1 or wanted_devices < 1 or wanted_workers + wanted_devices != num_ranks:

@@ -1,4 +1,4 @@
-"""The partition table of a TOML file, whose errors name file and line; and of whatever a configuration states."""
+"""Partition table of a TOML file, whose errors name file and line, or of another text in a configuration."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ RANK_KEYS = {
 
 
 def stated_or_default(partition: str | None, nodes: Sequence[str]) -> PartitionTable:
-    """The table that a configuration's `partition` means for ranks on `nodes` (host name by world rank)."""
+    """Return the table that a configuration's `partition` means for ranks on `nodes` (host name by world rank)."""
     if partition is None:
         return partition_from_nodes(nodes)
     if partition.endswith(".toml"):
@@ -50,7 +50,7 @@ def stated_or_default(partition: str | None, nodes: Sequence[str]) -> PartitionT
 
 
 def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTable:
-    """The table of a TOML file with one [[rank]] per world rank; errors name file and line.
+    """Return the table of a TOML file with one [[rank]] per world rank; errors name file and line.
 
     A table may split one host into several named nodes, but never join two hosts.
     """
@@ -105,7 +105,7 @@ def _all_places(
 
 
 def _default_memory(toml: TomlFile) -> MemoryPlace:
-    """Where memory devices whose entry does not say it keep their bytes."""
+    """Return the place at which memory devices whose entry names none keep their bytes."""
     text = toml.values.get("memory")
     if text is None:
         return Anywhere()
@@ -185,7 +185,7 @@ def _refuse_mixed_memory(places: Sequence[RankPlace]) -> None:
 
 
 def _stated_proxy(entry: Mapping[str, Any], places: Sequence[RankPlace]) -> int:
-    """The device index of the world rank that an entry names as its local proxy."""
+    """Return the device index of the world rank that an entry names as its local proxy."""
     rank, proxy_rank = entry["rank"], entry["local_proxy"]
     if Role.WORKER not in places[rank].roles:
         raise ConfigError(f"rank {rank} is no worker, so it has no local proxy", key="local_proxy")
@@ -207,7 +207,7 @@ _HOST = "this host"
 
 
 def stated_partition(partition: str) -> PartitionTable:
-    """The table that "2:2", roles or a .toml file makes of its own number of ranks, all on one host.
+    """Return the table that "2:2", roles or a .toml file makes of its own number of ranks, all on one host.
 
     Refuses what no job could run with; whether ranks that do run fit it is known only to them.
     """
@@ -232,7 +232,7 @@ def stated_partition(partition: str) -> PartitionTable:
 
 
 def _num_listed(path: str) -> int:
-    """How many ranks a table lists; they must be 0, 1, ... without gaps."""
+    """Return the number of ranks that a table lists; they must be 0, 1, ... without gaps."""
     toml = TomlFile.read(path)
     entries = toml.values.get("rank", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -1,4 +1,4 @@
-"""Where a memory device keeps its bytes, as the partition table's `memory` says it."""
+"""Place at which a memory device keeps its bytes, from the partition table's `memory`."""
 
 import re
 from dataclasses import dataclass, replace
@@ -76,7 +76,7 @@ _EXAMPLES = "'numa:2', 'dax:/dev/dax0.0', 'file:/mnt/famfs/pool', 'folder:/mnt/h
 
 
 def memory_place(text: str) -> MemoryPlace:
-    """The place that "numa:2", "dax:/dev/dax0.0", "file:/mnt/famfs/pool", "folder:/mnt/huge" or "cuda:0" names.
+    """Return the place that "numa:2", "dax:/dev/dax0.0", "file:/mnt/famfs/pool", "folder:/mnt/huge" or "cuda:0" names.
 
     ConfigError for any other text. Whether a machine has it is known only there.
     """
@@ -104,7 +104,7 @@ _OF_PATHS: dict[str, type[DaxDevice | ExistingFile | Folder]] = {
 
 
 def in_range(place: MemoryPlace, offset_bytes: int | None, nbytes: int | None) -> MemoryPlace:
-    """The place, of which a device has but a range; None where that is not stated."""
+    """Return the place, of which a device has but a range; None for a bound that is not stated."""
     for key, value, least in (("memory_offset_bytes", offset_bytes, 0), ("memory_bytes", nbytes, 1)):
         if value is None:
             continue
@@ -120,7 +120,7 @@ def in_range(place: MemoryPlace, offset_bytes: int | None, nbytes: int | None) -
 
 
 def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
-    """Whether two places have a byte of one device or file in common, as far as their paths tell."""
+    """Return whether two places have a byte of one device or file in common, as far as their paths tell."""
     if not isinstance(one, DaxDevice | ExistingFile) or not isinstance(other, DaxDevice | ExistingFile):
         return False
     return one.path == other.path and one.offset_bytes < _end(other) and other.offset_bytes < _end(one)
@@ -134,7 +134,7 @@ def _end(place: DaxDevice | ExistingFile) -> int:
 
 
 def _range_text(place: DaxDevice | ExistingFile) -> str:
-    """What a place has of its file, empty where that is all of it."""
+    """Return the text of a place's range of its file, empty if that is all of it."""
     length = "" if place.nbytes is None else f", {place.nbytes} bytes long"
     return f" from byte {place.offset_bytes}{length}" if place.offset_bytes or length else ""
 

@@ -1,4 +1,4 @@
-"""Where every shard of a tensor is synchronised: the cluster, a strategy's plan, and what is carried out.
+"""Plan of a tensor's synchronisation: the cluster, a strategy's plan, and the plan that is carried out.
 
 All ranks compute the same plan from the same facts, so nothing about it travels with the data (COARSE III-E for
 routing and partitioning, IV-A for sync groups).
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from coarse.errors import ConfigError
 
 Facts = tuple[int, ...]
-"""What one worker has measured, and told all others."""
+"""Measurements of one worker, told to all others."""
 
 
 class Tensor(NamedTuple):
@@ -97,7 +97,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Where one tensor lies and who sums it, as a strategy says."""
+    """Plan of one tensor: its place and the devices that sum it, as a strategy says."""
 
     homes: tuple[int, ...]
     """Device in whose memory each worker's region lies; on the worker's node."""
@@ -106,11 +106,11 @@ class Plan:
     blocks: tuple[Block, ...]
     """All shards, in order."""
     adds: tuple[tuple[int, ...], ...]
-    """By device the workers whose contributions it adds, where they lie in the mapped memory of its node."""
+    """Workers whose contributions each device adds, where they lie in the mapped memory of its node."""
 
 
 class Planner(Protocol):
-    """What the kernel asks of a strategy."""
+    """Part of a strategy that the kernel asks."""
 
     def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
         """Return where a tensor lies and who sums it; equal on all ranks that have equal facts."""
@@ -118,13 +118,13 @@ class Planner(Protocol):
 
 
 def count_shards(nbytes: int, partition_bytes: int) -> int:
-    """How many equal shards a tensor is cut into, none smaller than the partition size."""
+    """Return the number of equal shards of a tensor, none smaller than the partition size."""
     return max(1, nbytes // partition_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What all ranks know of the machine and of its use: nodes of clients and devices, and the strategy."""
+    """Knowledge that all ranks share of the machine and its use: nodes of clients and devices, and the strategy."""
 
     client_nodes: tuple[int, ...]
     device_nodes: tuple[int, ...]
@@ -138,12 +138,12 @@ class Placement:
 
     @cached_property
     def num_clients(self) -> int:
-        """How many clients there are on all nodes."""
+        """Number of clients on all nodes."""
         return len(self.client_nodes)
 
     @cached_property
     def num_devices(self) -> int:
-        """How many memory devices there are on all nodes."""
+        """Number of memory devices on all nodes."""
         return len(self.device_nodes)
 
     @cached_property
@@ -164,12 +164,12 @@ class Placement:
 
     @cached_property
     def _known(self) -> "dict[Tensor, tuple[tuple[Facts, ...], SyncPlan]]":
-        """By tensor the facts of its last plan, and that plan."""
+        """Facts of each tensor's last plan, and that plan."""
         return {}
 
     @cached_property
     def _carried_out(self) -> "dict[tuple[int, int], tuple[Plan, SyncPlan]]":
-        """By identity of a strategy's plan, and elements, what it comes to: names of one model share a few."""
+        """Plans that are carried out, by identity of a strategy's plan, and elements; names of a model share some."""
         return {}
 
     def plan_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> "SyncPlan":
@@ -209,7 +209,7 @@ class Placement:
         return zlib.crc32(repr((plan.homes, plan.members_by_block, plan.contributors_by_device)).encode()) or 1
 
     def describe(self, endpoint: int) -> str:
-        """An endpoint by name, for people."""
+        """Return the name of an endpoint, for people."""
         kind, index = "worker", endpoint
         if endpoint >= self.num_clients:
             kind, index = "memory device", endpoint - self.num_clients
@@ -297,7 +297,7 @@ EXCHANGES = ("ring", "star")
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """Who synchronises which shards of one key in one epoch: a Plan as clients and proxies carry it out."""
+    """Plan of one key in one epoch: a strategy's Plan as clients and proxies carry it out."""
 
     num_shards: int
     num_elements: int
@@ -309,7 +309,7 @@ class SyncPlan:
     homes: tuple[int, ...] = ()
     """Device that holds each client's region."""
     exchanges: tuple[str, ...] = ()
-    """By block the name of its exchange; () for rings everywhere."""
+    """Name of each block's exchange; () for rings everywhere."""
 
     @classmethod
     def of(cls, plan: Plan, num_elements: int, num_sync_groups: int) -> "SyncPlan":
@@ -366,12 +366,12 @@ class SyncPlan:
 
 
 def mask_of(first: int, last: int) -> int:
-    """The bit set of shards [first, last)."""
+    """Return the bit set of shards [first, last)."""
     return (1 << last) - (1 << first)
 
 
 def runs_of(mask: int) -> list[tuple[int, int]]:
-    """The maximal runs [first, last) of set bits, in order."""
+    """Return the maximal runs [first, last) of set bits, in order."""
     runs = []
     first = 0
     while mask:

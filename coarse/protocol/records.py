@@ -30,7 +30,7 @@ URGENT = 1 << 30
 
 
 class Descriptor(NamedTuple):
-    """What all ranks must agree on about a key."""
+    """Facts about a key on which all ranks must agree."""
 
     name: str
     dtype: int
@@ -38,19 +38,19 @@ class Descriptor(NamedTuple):
     shape: tuple[int, ...]
     priority: int
     parts: str = ""
-    """Of a group of tensors end to end: how many they are, and a digest of their types and shapes."""
+    """Number of tensors in a group end to end, and a digest of their types and shapes; "" for one tensor."""
     hint: int = 0
-    """What the strategy chose for it among all buckets of its model."""
+    """Choice of the strategy for it among all buckets of its model."""
     plan: int = 0
     """Digest of the client's plan, of a strategy that is not coarse's own; 0 else, and before it registers."""
 
     def is_alike(self, other: "Descriptor") -> bool:
-        """Whether one contribution can be added to the other."""
+        """Return whether one contribution can be added to the other."""
         mine = self.dtype, self.op, self.shape, self.parts, self.hint
         return mine == (other.dtype, other.op, other.shape, other.parts, other.hint)
 
     def tensor(self, key: int) -> Tensor:
-        """What strategies see of it, by the key that its name has."""
+        """Return the view that strategies have of it, by the key that its name has."""
         return Tensor(key, self.num_elements, STORAGE[self.dtype].itemsize, self.hint)
 
     @property
@@ -74,7 +74,7 @@ class Descriptor(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 16)
 def key_of(name: str, times_forgotten: int = 0) -> int:
-    """The 64-bit key of a name; the same on every rank without asking anybody.
+    """Return the 64-bit key of a name; the same on every rank without a message.
 
     A name that was deregistered has another key, so that its next use cannot meet what is left of the last.
     """
@@ -95,7 +95,7 @@ class Push(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Shards [first, last) of the result lie in the client's region; not present: nobody contributed."""
+    """Record that shards [first, last) of the result lie in the client's region; not present: no worker contributed."""
 
     key: int
     first: int
@@ -178,7 +178,7 @@ class Join(NamedTuple):
     client: int
     round: int
     num_results: int
-    """Results that it has had in this round: whoever had more joined later."""
+    """Number of results that it has had in this round: a rank that had more joined later."""
 
 
 class Joined(NamedTuple):
@@ -234,7 +234,7 @@ class Allocate(NamedTuple):
     is_arena: bool = False
     """Room for regions of keys, whose registrations will name their places in it, from its beginning on."""
     is_of_key: bool = False
-    """Whether it is to lie where regions of keys do, which on some devices is elsewhere: to measure copies to these."""
+    """True if it is to lie where regions of keys do, elsewhere on some devices: to measure copies to these."""
 
 
 class Allocated(NamedTuple):
@@ -270,8 +270,11 @@ class Reached(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """A client's contribution to a key lies in its own memory, and its result belongs there: at these addresses of its
-    process, and not in its region, until it says otherwise. An address of 0: in the region."""
+    """Record that a client's contribution to a key lies in its own memory, and that the result belongs there.
+
+    The contribution lies at these addresses of its process, and not in its region, until the client says otherwise. An
+    address of 0: in the region.
+    """
 
     client: int
     key: int

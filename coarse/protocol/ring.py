@@ -16,17 +16,17 @@ class RingStep:
     send_chunk: int
     receive_chunk: int
     accumulate: bool
-    """Whether what comes is added to the own chunk (reduce-scatter) or replaces it (all-gather)."""
+    """True if the chunk that comes is added to the own one (reduce-scatter), False if it replaces it (all-gather)."""
 
 
 def next_member(position: int, num_members: int, direction: int) -> int:
-    """The position that `position` sends to."""
+    """Return the position that `position` sends to."""
     return (position + _checked(direction)) % num_members
 
 
 @lru_cache(maxsize=1 << 10)
 def ring_steps(position: int, num_members: int, direction: int) -> tuple[RingStep, ...]:
-    """The 2(p-1) steps of one member: p-1 of reduce-scatter, then p-1 of all-gather.
+    """Return the 2(p-1) steps of one member: p-1 of reduce-scatter, then p-1 of all-gather.
 
     What a member receives in one step it sends in the next. After reduce-scatter it holds the sum
     of all members in chunk `position + direction`.

@@ -1,4 +1,4 @@
-"""What one rank states of the configuration, and what all ranks' statements come to. Pure."""
+"""Statement of one rank about the configuration, and the configuration that follows from all ranks' statements."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,29 +21,29 @@ class Statement:
     config: Mapping[str, Any]
     """All settings as this rank has them."""
     is_whole: bool
-    """Whether it was given a configuration; else it takes that of those that were."""
+    """True if the rank was given a configuration; else it takes that of the ranks that were."""
     variables: Mapping[str, Any]
     """Settings that its environment states, where it was given no configuration."""
 
     @classmethod
     def of(cls, config: Config, given: object, environ: Mapping[str, str]) -> "Statement":
-        """That of a rank whose `init` was `given` a configuration, or None, and made `config` of it."""
+        """Return the statement of a rank whose `init` was `given` a configuration, or None, and made `config` of it."""
         is_whole = given is not None or "COARSE_CONFIG" in environ
         stated = {key: getattr(config, key) for key, name in VARIABLES.items() if name in environ}
         return cls(config=config.to_mapping(), is_whole=is_whole, variables={} if is_whole else stated)
 
     def to_json(self) -> str:
-        """For the wire."""
+        """Return the statement as text for the wire."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Statement":
-        """What `to_json` made."""
+        """Return the statement of a text that `to_json` made."""
         return cls(**json.loads(text))
 
 
 def settle(statements: Sequence[Statement], rank: int) -> Config:
-    """The configuration of `rank`: that of the ranks that were given one, or its own where none was.
+    """Return the configuration of `rank`: that of the ranks that were given one, or its own if none was.
 
     Ranks that were given none take the others', but for their own place of a partition table.
 
@@ -76,7 +76,7 @@ def _require_one(statements: Sequence[Statement], whole: Sequence[int]) -> None:
 
 
 def _require_variables_everywhere(statements: Sequence[Statement], whole: Sequence[int]) -> None:
-    """Refuse a variable that is not set alike on all ranks that were given no configuration, or contradicts one."""
+    """Refuse a variable that differs among the ranks that were given no configuration, or contradicts one."""
     for key, name in VARIABLES.items():
         by_value: dict[str, list[int]] = {}
         for rank, statement in enumerate(statements):

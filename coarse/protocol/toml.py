@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:  # new in 3.11, and the first that is missi
 from coarse.errors import ConfigError
 
 _MOST_CHARACTERS = 1 << 24
-"""Of a TOML file: a device such as /dev/full has no end."""
+"""Most characters of a TOML file: a device such as /dev/full has no end."""
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
 
@@ -33,7 +33,7 @@ class TomlFile:
 
     @classmethod
     def read(cls, path: str | Path) -> "TomlFile":
-        """The file's values; ConfigError, with the line, if it is absent or not TOML."""
+        """Return the file's values; ConfigError, with the line, if it is absent or not TOML."""
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read(_MOST_CHARACTERS + 1)

@@ -44,7 +44,7 @@ Lasts = TypeVar("Lasts", bound=Lasting)
 
 
 def in_lanes(spans: Iterable[Lasts]) -> Iterator[tuple[int, Lasts]]:
-    """In the order in which spans begin, (the first lane that is free, span)."""
+    """Yield, in the order in which spans begin, (the first lane that is free, span)."""
     ends_s: list[float] = []
     for span in sorted(spans, key=lambda span: span.begin_s):
         lane = next((lane for lane, end_s in enumerate(ends_s) if end_s <= span.begin_s), len(ends_s))
@@ -53,7 +53,7 @@ def in_lanes(spans: Iterable[Lasts]) -> Iterator[tuple[int, Lasts]]:
 
 
 class Trace:
-    """What one rank did; `write` makes the file. Times are seconds on a clock that all merged traces share."""
+    """Trace of one rank; `write` makes the file. Times are seconds on a clock that all merged traces share."""
 
     def __init__(self, rank: int, name: str) -> None:
         self._rank = rank
@@ -78,7 +78,7 @@ class Trace:
         )
 
     def write(self, path: Path | str) -> None:
-        """The trace as a file that is whole or absent."""
+        """Write the trace as a file that is whole or absent."""
         _write(Path(path), self._events)
 
 
@@ -106,7 +106,7 @@ def merge(paths: Sequence[Path | str], path: Path | str) -> None:
 
 
 def _in_process(event: Mapping[str, Any], process: int) -> dict[str, Any]:
-    """The event moved to another process; processes are listed in their new order."""
+    """Return the event moved to another process; processes are listed in their new order."""
     moved = {**event, "pid": process}
     if event["name"] == "process_sort_index":
         moved["args"] = {"sort_index": process}
@@ -118,7 +118,7 @@ def _metadata(name: str, rank: int, lane: int, values: Mapping[str, object]) -> 
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The events of a trace file that `write` made."""
+    """Return the events of a trace file that `write` made."""
     try:
         events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:

@@ -4,7 +4,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 LINE_BYTES = 64
-"""Of a processor's cache line."""
+"""Bytes of a line of a processor's cache."""
 
 _BYTES_PER_GBIT = 1e9 / 8
 

@@ -1,5 +1,5 @@
 # Writes files; reads the process number.
-"""Files that are whole or absent, whoever reads them and whenever their writer ends."""
+"""Files that are whole or absent, for every reader and any end of their writer."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Who sums what, where and when: strategies, the plans and rounds that they return, and what they decide by."""
+"""Rules of who sums what, where and when: strategies, the plans and rounds that they return, and their inputs."""
 
 from coarse.errors import ConfigError
 from coarse.protocol.fields import Says

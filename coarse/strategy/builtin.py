@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from coarse.errors import ConfigError
+from coarse.protocol import override
 from coarse.protocol.config import LIVE_COLLECTIVE, FixedRouting, MeasuredRouting
 from coarse.protocol.plan import Cluster, Facts, Plan, Tensor
 from coarse.protocol.units import KIB
@@ -17,7 +18,7 @@ from coarse.strategy.routing import ProxyProfile, RoutingTable, derive_table, lo
 from coarse.strategy.strategy import Access, Strategy, View
 
 SMALLEST_BYTES = 4 * KIB
-"""From here on is measured: where proxies cross may lie far below the size of a shard."""
+"""Least bytes that are measured: the size at which proxies cross may lie far below that of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +27,11 @@ class Dense(Strategy):
 
     access: ClassVar[Access] = Access.COHERENT
 
+    @override
     def num_devices(self, asked: int, num_workers: int) -> int:
         return 1
 
+    @override
     def check(self, cluster: Cluster) -> None:
         if len(cluster.nodes) > 1:
             raise ConfigError(
@@ -39,9 +42,11 @@ class Dense(Strategy):
             )
 
     @property
+    @override
     def meets_within_nodes(self) -> bool:
         return False
 
+    @override
     def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
         return central(cluster)
 
@@ -51,11 +56,11 @@ class Coarse(Strategy):
     """Measured routes, partitions and sync cores (COARSE III-E, IV-A); the devices sum everything: policy "devices"."""
 
     routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
-    """How tables follow from measurements, or the table that the user states."""
+    """Way in which tables follow from measurements, or the table that the user states."""
     collective: str = LIVE_COLLECTIVE
     """"in_place": a node's devices add where its workers' regions lie; "ring": each adds what lies on it."""
     hold_back: bool = True
-    """Whether what the workers sum, where they sum a part, waits for the end of backward (COARSE III-F)."""
+    """True if the workers' part of the sums, if any, waits for the end of backward (COARSE III-F)."""
 
     def check(self, cluster: Cluster) -> None:
         """Refuse fixed routes to devices that a worker cannot reach through mapped memory."""
@@ -73,10 +78,12 @@ class Coarse(Strategy):
                     )
 
     @property
+    @override
     def profile_every_steps(self) -> int | None:
         return None if isinstance(self.routing, FixedRouting) else self.routing.profile_every_steps
 
     @property
+    @override
     def meets_within_nodes(self) -> bool:
         return self.collective == "ring" or type(self).plan is not Coarse.plan
 
@@ -90,6 +97,7 @@ class Coarse(Strategy):
             sizes.append(sizes[-1] * 2)
         return tuple(sizes)
 
+    @override
     def facts(self, worker: int, ways: Sequence[ProxyProfile], cluster: Cluster) -> RoutingTable:
         routing, local = self.routing, cluster.local_devices[worker]
         if isinstance(routing, FixedRouting):
@@ -108,7 +116,7 @@ class Coarse(Strategy):
         )
 
     def is_settled(self, facts: Facts, worker: int, cluster: Cluster) -> bool:
-        """True where all tensors are local: a device that is farther away has to win by the best of several rounds."""
+        """Return whether all tensors are local; a device farther away has to win by the best of several rounds."""
         if type(self).facts is not Coarse.facts:
             return False
         _, latency, bandwidth, _ = facts
@@ -117,12 +125,13 @@ class Coarse(Strategy):
     def measured_again(
         self, used: tuple[Facts, ...], measured: tuple[Facts, ...], cluster: Cluster
     ) -> tuple[Facts, ...]:
-        """Local routes for local ones (see `Auto`); the rest of the tables is as measured."""
+        """Return local routes for local ones (see `Auto`); the rest of the tables is as measured."""
         if type(self).facts is not Coarse.facts:
             return measured
         local = local_tables(tables_of(used), cluster.local_devices)
         return local_tables(tables_of(measured), cluster.local_devices) if used == local else measured
 
+    @override
     def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
         tables, nbytes = tables_of(facts), tensor.nbytes
         homes = [proxy_for(nbytes, table) for table in tables]
@@ -151,6 +160,7 @@ class Allreduce(Coarse):
 
     uses_devices: ClassVar[bool] = False
 
+    @override
     def decide(self, view: View) -> Round:
         return Round(by=(By.WORKERS,) * len(view.nbytes), hold_back=self.hold_back)
 
@@ -159,6 +169,7 @@ class Allreduce(Coarse):
 class Paper(Coarse):
     """Dual synchronisation by T_train, which leaves out push and pull (COARSE III-F)."""
 
+    @override
     def decide(self, view: View) -> Round:
         times = IterationTimes(forward_s=view.step.forward_s, backward_s=view.step.backward_s)
         best_bytes = best_proxy_bytes(sum(view.nbytes), times, view.rates)
@@ -176,6 +187,7 @@ class Auto(Coarse):
 
     tries: ClassVar[bool] = True
 
+    @override
     def decide(self, view: View) -> Round:
         from coarse.strategy.split_search import best_round  # who decides needs it, and no memory device
 
@@ -191,4 +203,4 @@ class Auto(Coarse):
 
 
 POLICY_STRATEGIES: dict[str, type[Coarse]] = {"auto": Auto, "paper": Paper, "devices": Coarse}
-"""By the name of a policy of the mode coarse."""
+"""Strategies by the name of a policy of the mode coarse."""

@@ -1,5 +1,5 @@
 # Reads files. The module of a strategy that is not coarse's own.
-"""What a configuration comes to: its strategy, and a placement that plans by it; the same on every rank."""
+"""Composition of a configuration: its strategy, and a placement that plans by it; the same on every rank."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def on_workers(own: Strategy, of_job: Strategy) -> Strategy:
 
 
 def placement_of(partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
-    """Where the partition's ranks are, as the strategy uses them.
+    """Return the places of the partition's ranks, as the strategy uses them.
 
     Raises:
         ConfigError: the strategy, or a fixed route, cannot work with this partition.

@@ -1,5 +1,5 @@
 # Reads and writes files.
-"""What a run has measured and decided, as a file that fixes it for the next run: equal facts and rounds, equal bits."""
+"""Measurements and decisions of a run as a file that fixes them for the next run, which then has equal bits."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class Decisions:
         return found
 
     def note(self, prefix: str, decided: Round) -> None:
-        """An optimizer goes on with a round."""
+        """Note that an optimizer goes on with a round."""
         if not self.is_fixed:
             self.rounds[prefix] = decided
 
@@ -76,7 +76,7 @@ class Decisions:
             ) from None
 
     def as_plain(self) -> dict[str, dict[str, Any]]:
-        """By optimizer its round, as JSON has it."""
+        """Return each optimizer's round, as JSON has it."""
         return {
             prefix: {"by": [by.value for by in decided.by], "hold_back": decided.hold_back}
             for prefix, decided in self.rounds.items()

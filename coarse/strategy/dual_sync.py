@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which gradients the memory devices synchronise and which the workers: dual synchronisation (COARSE III-F).
+"""Split of gradients between memory devices and workers: dual synchronisation (COARSE III-F).
 
 Backward produces the last layers' gradients first, and forward needs the first layers' parameters first. So the
 first m of n bytes, in the order of backward, go to the proxies, whose ring also has the next forward pass to finish
@@ -49,11 +49,11 @@ class SyncRates:
                 raise ConfigError(f"{key} must be finite and above 0, got {getattr(self, key)}", key=key)
 
     def worker_sync_s(self, nbytes: int) -> float:
-        """The paper's T_sync(GPU): 2(p-1)/p of the bytes over the workers' rate."""
+        """Return the paper's T_sync(GPU): 2(p-1)/p of the bytes over the workers' rate."""
         return _ring_bytes(self.num_workers, nbytes) / self.worker_bytes_per_s
 
     def proxy_sync_s(self, nbytes: int) -> float:
-        """The paper's T_sync(proxy): 2(p-1)/p of the bytes over the proxies' rate."""
+        """Return the paper's T_sync(proxy): 2(p-1)/p of the bytes over the proxies' rate."""
         return _ring_bytes(self.num_devices, nbytes) / self.proxy_bytes_per_s
 
 
@@ -68,7 +68,7 @@ def train_s(nbytes: int, proxy_bytes: int, times: IterationTimes, rates: SyncRat
 
 
 def best_proxy_bytes(nbytes: int, times: IterationTimes, rates: SyncRates) -> int:
-    """The paper's m, the whole number in [0, nbytes] that minimises `train_s`; the smallest of equal ones.
+    """Return the paper's m, the whole number in [0, nbytes] that minimises `train_s`; the smallest of equal ones.
 
     The workers' side falls with m and the proxies' side rises, both linearly, so the least maximum is where
     they cross: T_BP + w(n - m) = d*m, with w and d each ring's seconds per byte. One worker alone has
@@ -89,7 +89,9 @@ def best_proxy_bytes(nbytes: int, times: IterationTimes, rates: SyncRates) -> in
 
 
 def split_keys(nbytes_in_backward_order: Sequence[int], proxy_bytes: int) -> int:
-    """How many keys, from the first that backward produces, go to the proxies; the rest go to the workers' ring.
+    """Return the number of keys, from the first that backward produces, that go to the proxies.
+
+    The rest go to the workers' ring.
 
     Keys stay whole. One that straddles m goes where more than half of it lies, to the workers if it is halved
     exactly, so that what the proxies get is as near to m as a prefix of keys can be.
@@ -101,7 +103,7 @@ def split_keys(nbytes_in_backward_order: Sequence[int], proxy_bytes: int) -> int
 
 
 def _ring_share(num_members: int) -> Fraction:
-    """What each member of a ring all-reduce sends, as a part of the payload: 2(p-1)/p."""
+    """Return the share of the payload that each member of a ring all-reduce sends: 2(p-1)/p."""
     return Fraction(2 * (num_members - 1), num_members)
 
 

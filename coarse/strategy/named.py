@@ -45,8 +45,10 @@ def strategy_named(
         mode: "dense", "allreduce", "coarse", MODULE:CLASS or FILE.py:CLASS.
         policy: Of the mode coarse: "auto", "paper" or "devices".
         options: Fields of a user's class.
-        routing: Of COARSE's strategies and classes derived from them, where `options` say nothing else; so are
-            `collective` and `hold_back`. None leaves a class its own default.
+        routing: Of COARSE's strategies and classes derived from them, where `options` say nothing else. None leaves a
+            class its own default.
+        collective: As `routing`.
+        hold_back: As `routing`.
 
     Raises:
         ConfigError: no such mode, module or class, or an option that the class does not take.
@@ -104,8 +106,10 @@ def require_classes(texts: Iterable[str], modes: Iterable[str]) -> None:
 
 
 def strategy_text(texts: Sequence[str] | None, mode: str | None, modes: Sequence[str] | None = None) -> str | None:
-    """Return what texts such as "every=8" state as COARSE_STRATEGY has it; None without texts. `modes` are all that
-    they may be for."""
+    """Return the statement of texts such as "every=8" in the form of COARSE_STRATEGY; None without texts.
+
+    `modes` are all that they may be for.
+    """
     if not texts:
         return None
     require_classes(texts, modes or [mode or ""])
@@ -211,7 +215,7 @@ def made(kind: type[Rule], options: Mapping[str, Any], mode: str) -> Rule:
 
 
 def module_named(name: str) -> ModuleType:
-    """A module by its name, or by its file's path."""
+    """Return a module by its name, or by its file's path."""
     if not name.endswith(".py"):
         if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
             sys.path.insert(0, here)

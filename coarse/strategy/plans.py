@@ -53,8 +53,9 @@ def on_each_node(
     adders: Callable[[int], Sequence[int]] | None = None,
     exchange: str = "ring",
 ) -> Plan:
-    """Return the plan by which a node's devices share the shards, each adding all of the node's workers where their
-    regions lie; for each shard one device of each node then exchanges the node's sum.
+    """Return the plan by which a node's devices share the shards, each adding all of the node's workers.
+
+    The workers' regions lie there; for each shard one device of each node then exchanges the node's sum.
 
     Args:
         tensor: The tensor to plan; its key turns which device of a node is first.

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Who sums each bucket of a round, and when it sets out, as a state machine (COARSE III-F).
+"""State machine of a round: the summer of each bucket, and the time when it sets out (COARSE III-F).
 
 Live, emulated and simulated training feed it the same events and carry out what it answers.
 """
@@ -12,7 +12,7 @@ from coarse.protocol.plan import Facts
 
 
 class By(enum.Enum):
-    """Who sums a bucket."""
+    """Summer of a bucket."""
 
     DEVICES = "devices"
     WORKERS = "workers"
@@ -25,10 +25,10 @@ class Round:
     """One synchronisation of a model's buckets, and how it is made."""
 
     by: tuple[By, ...]
-    """By bucket, in the order of backward."""
+    """Summer of each bucket, in the order of backward."""
     hold_back: bool = True
-    """Whether what the workers sum waits for the end of backward, as COARSE's T_train has it (III-F): until then
-    another gradient may still come for it."""
+    """True if the workers' sums wait for the end of backward, as COARSE's T_train has it (III-F): until then another
+    gradient may still come for them."""
     facts: tuple[Facts, ...] | None = None
     """Facts by which tensors are planned from now on, where these are not the measured ones."""
 
@@ -71,12 +71,12 @@ class WorkerRounds:
 
     @property
     def shares(self) -> bool:
-        """Whether the workers sum a part of this round."""
+        """True if the workers sum a part of this round."""
         return By.WORKERS in self._by
 
     @property
     def is_holding(self) -> bool:
-        """Whether buckets wait for the end of backward."""
+        """True if buckets wait for the end of backward."""
         return bool(self._held)
 
     def begin(self, decided: Round) -> None:

@@ -22,12 +22,12 @@ class RoutingTable(NamedTuple):
 
 
 def proxy_for(nbytes: int, table: RoutingTable) -> int:
-    """The device index of the proxy that takes a tensor of `nbytes` (COARSE III-E)."""
+    """Return the device index of the proxy that takes a tensor of `nbytes` (COARSE III-E)."""
     return table.bandwidth_proxy if nbytes > table.threshold_bytes else table.latency_proxy
 
 
 def local_tables(tables: Sequence[RoutingTable], local_devices: Sequence[int]) -> tuple[RoutingTable, ...]:
-    """The same tables with every tensor on its client's local proxy."""
+    """Return tables that put every tensor on its client's local proxy."""
     return tuple(
         table._replace(threshold_bytes=0, latency_proxy=local, bandwidth_proxy=local)
         for table, local in zip(tables, local_devices, strict=True)
@@ -36,7 +36,7 @@ def local_tables(tables: Sequence[RoutingTable], local_devices: Sequence[int]) -
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyProfile:
-    """What one client measured on its way to one proxy."""
+    """Measurements of one client on its way to one proxy."""
 
     device: int
     is_local: bool
@@ -65,8 +65,10 @@ class ProxyProfile:
         return self.seconds_by_nbytes[-1][1]
 
     def copy_s(self, nbytes: int) -> float:
-        """Return seconds of a copy of `nbytes`, a push with a pull beside it: linear between measured sizes, by the
-        largest one's rate beyond, the latency alone for 0."""
+        """Return seconds of a copy of `nbytes`, a push with a pull beside it.
+
+        It is linear between measured sizes, by the largest one's rate beyond, the latency alone for 0.
+        """
         rows = ((0, self.latency_s), *self.seconds_by_nbytes)
         for (small, small_s), (large, large_s) in pairwise(rows):
             if nbytes <= large:
@@ -82,8 +84,10 @@ def derive_table(
     min_partition_bytes: int,
     max_partition_bytes: int,
 ) -> RoutingTable:
-    """The table of COARSE III-E: the proxy of lowest latency for tensors up to a threshold, the one
-    of highest bandwidth at the largest measured size above it.
+    """Return the table of COARSE III-E.
+
+    The proxy of lowest latency takes tensors up to a threshold, the one of highest bandwidth at the largest measured
+    size takes those above it.
 
     Proxies within `tie_tolerance` (relative) of the best count as equal; the local one is taken.
     """
@@ -105,7 +109,7 @@ def derive_table(
 
 
 def crossing_bytes(latency: ProxyProfile, bandwidth: ProxyProfile) -> int:
-    """The size S where T_latency(S) = T_bandwidth(S), linear between measured sizes (COARSE III-E).
+    """Return the size S where T_latency(S) = T_bandwidth(S), linear between measured sizes (COARSE III-E).
 
     It is the last such size: no larger measured one is faster by the latency proxy. 0 where the
     bandwidth proxy is never the slower one, NEVER_BYTES where it still is at the largest size.
@@ -126,7 +130,7 @@ def crossing_bytes(latency: ProxyProfile, bandwidth: ProxyProfile) -> int:
 
 
 def full_bandwidth_bytes(profile: ProxyProfile, least_bytes: int = 0) -> int:
-    """The smallest measured size that reaches full bandwidth (COARSE III-E's partition size).
+    """Return the smallest measured size that reaches full bandwidth (COARSE III-E's partition size).
 
     Of the sizes from `least_bytes` on, or the largest alone: a copy that fits into a cache says nothing of memory.
     """
@@ -137,7 +141,7 @@ def full_bandwidth_bytes(profile: ProxyProfile, least_bytes: int = 0) -> int:
 
 
 def _best(costs_s: Sequence[tuple[float, ProxyProfile]], tie_tolerance: float) -> ProxyProfile:
-    """The local proxy if it costs no more than the cheapest does with the tolerance, else that.
+    """Return the local proxy if it costs no more than the cheapest does with the tolerance, else that.
 
     Of proxies that cost exactly the same the next one after the local: clients of equal machines would all choose
     the first otherwise.

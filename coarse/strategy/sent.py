@@ -106,7 +106,7 @@ class SentBucket:
             self._encode_counts(values[self._num_values :], out[num_sent:])
 
     def take_back(self) -> None:
-        """Forget what was encoded last, which nobody has added."""
+        """Forget the bucket that was encoded last, which no device has added."""
         self._state = self._state_before
 
     def decode(self, total: np.ndarray, out: np.ndarray) -> None:
@@ -128,7 +128,7 @@ class SentBucket:
             self._decode_counts(total[num_sent:], out[self._num_values :])
 
     def _encode_counts(self, counts: np.ndarray, out: np.ndarray) -> None:
-        """Counts of 0, 1 or NaN, (k,): each a row, of which a worker fills its cohort's column."""
+        """Encode counts of 0, 1 or NaN, (k,): each a row, of which a worker fills its cohort's column."""
         rows = out.reshape(len(counts), self._num_columns)
         rows[:] = 0
         if self._dtype.is_integer:

@@ -12,6 +12,7 @@ from itertools import product
 from typing import ClassVar, NamedTuple
 
 from coarse.errors import ConfigError
+from coarse.protocol import override
 
 
 class Source(enum.StrEnum):
@@ -20,11 +21,12 @@ class Source(enum.StrEnum):
     HELD = "held"
     """Nothing moves: each worker has them."""
     ALL = "all workers"
-    """From all workers' shards, between nodes."""
+    """Gather from all workers' shards, between nodes."""
     NODE = "the node's workers"
-    """From shards within the node: a worker's own in a mesh of two dimensions, else the second ones that it keeps."""
+    """Gather from shards within the node: a worker's own in a mesh of two dimensions, else the second ones that it
+    keeps."""
     HOST = "the node's memory"
-    """From the copy in the node's memory devices."""
+    """Gather from the copy in the node's memory devices."""
 
 
 class Keeps(enum.StrEnum):
@@ -69,18 +71,18 @@ class Gather(NamedTuple):
 
 
 class Sum(enum.StrEnum):
-    """How pieces are added."""
+    """Way in which pieces are added."""
 
     INT64 = "int64"
-    """As integers over a window of 80 bits: the same bits in whatever order they come."""
+    """Sum as integers over a window of 80 bits: the same bits for any order in which they come."""
     FLOAT32 = "float32"
-    """As they come."""
+    """Sum in float32 in the order in which they come."""
     WORKER_ORDER = "worker-order"
     """The n-th pieces of all workers in the workers' order, as a collective would; all push equally many."""
 
 
 SUM_TOP = 18
-"""Of `Sum.INT64`: by default gradients lie below 2**18 in size."""
+"""Default exponent of `Sum.INT64`: gradients lie below 2**18 in size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +102,9 @@ class Sharding:
     meets: ClassVar[bool] = True
     """False if workers fetch and push each for itself, so that no gathers are simulated; then the next two say how."""
     shards_by: ClassVar[str] = ""
-    """What shards a torch model, as MODULE:NAME."""
+    """Function that shards a torch model, as MODULE:NAME."""
     predicts_by: ClassVar[str] = ""
-    """What simulates it, as MODULE:NAME: of a ShardedScenario it makes a PredictedIteration."""
+    """Function that simulates it, as MODULE:NAME: of a ShardedScenario it makes a PredictedIteration."""
     replays_by: ClassVar[str] = ""
     """Simulator of the last iterations of an emulated run, as MODULE:NAME: of a Job, each worker's Logged, the
     counted Iterations, a factor on compute, and whether other modes are wanted, it makes an OwnStep, or says why not
@@ -148,6 +150,7 @@ class Zero2(Sharding):
 
     states: ClassVar[States] = States.REPLICATED
 
+    @override
     def gather(self, use: Use) -> Gather:
         return Gather(Source.HELD)
 
@@ -156,6 +159,7 @@ class Zero2(Sharding):
 class Fsdp(Sharding):
     """ZeRO-3: every unit is gathered from all workers in forward and again in backward."""
 
+    @override
     def gather(self, use: Use) -> Gather:
         return Gather(Source.ALL)
 
@@ -173,9 +177,11 @@ class Hybrid(Sharding):
         if not isinstance(self.factor, int) or isinstance(self.factor, bool) or self.factor < 0:
             raise ConfigError(f"factor is a whole number of workers, 0 for a node's, got {self.factor!r}", key="factor")
 
+    @override
     def factor_of(self, num_workers: int, per_node: int) -> int:
         return self.factor or per_node
 
+    @override
     def gather(self, use: Use) -> Gather:
         return Gather(Source.NODE)
 
@@ -188,6 +194,7 @@ class ZeroPP(Sharding):
     quantised: bool = False
     """Gather int8 in forward (qwZ)."""
 
+    @override
     def gather(self, use: Use) -> Gather:
         if use.in_backward and use.is_clean:
             return Gather(Source.NODE)
@@ -201,6 +208,7 @@ class Fcdp(Sharding):
     comm: bool = True
     """Read them there in forward too, so that frozen ones are never gathered between nodes again (FCDP-Comm)."""
 
+    @override
     def gather(self, use: Use) -> Gather:
         if use.is_clean and (use.in_backward or self.comm):
             return Gather(Source.HOST)
@@ -216,18 +224,22 @@ class OnDemand(Sharding):
     predicts_by: ClassVar[str] = "coarse.odc.simulation.on_demand:simulate_on_demand"
     replays_by: ClassVar[str] = "coarse.odc.simulation.own_step:own_minibatches"
 
+    @override
     def gather(self, use: Use) -> Gather:
         return Gather(Source.ALL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InNetwork(Sharding):
-    """LuWu: parameters and states lie on an optimizer node's disks, and workers pull and push units. Live it is
-    `ct.model_in_network`."""
+    """LuWu: parameters and states lie on an optimizer node's disks, and workers pull and push units.
+
+    Live it is `ct.model_in_network`.
+    """
 
     meets: ClassVar[bool] = False
     predicts_by: ClassVar[str] = "coarse.luwu.simulation.any_model:predict_in_network"
 
+    @override
     def gather(self, use: Use) -> Gather:
         return Gather(Source.ALL)
 

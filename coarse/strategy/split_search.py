@@ -11,11 +11,11 @@ _NUM_PROBES = 8
 """Splits tried over the whole range before the search closes in on the best of them."""
 _STEADY_ITERATIONS = 3
 _STEADY_TOLERANCE = 0.02
-"""By how much later iterations may exceed the first, in which all workers begin together."""
+"""Share by which later iterations may exceed the first, in which all workers begin together."""
 
 
 def most_trials(num_buckets: int) -> int:
-    """The most splits that `search_splits` simulates: for an estimate of the time left."""
+    """Return the most splits that `search_splits` simulates: for an estimate of the time left."""
     stride = max(1, num_buckets // _NUM_PROBES)
     return len({*range(0, num_buckets + 1, stride), num_buckets}) + 2 * (stride.bit_length() - 1)
 

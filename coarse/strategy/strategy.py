@@ -17,21 +17,21 @@ from coarse.strategy.wires import Wire
 
 
 class Access(enum.Enum):
-    """How workers' bytes reach device memory."""
+    """Way in which workers' bytes reach device memory."""
 
     COPY = "copy"
-    """By copies, over the way of pushes and pulls."""
+    """Access by copies, over the way of pushes and pulls."""
     COHERENT = "coherent"
-    """By loads and stores of the worker itself (COARSE III-B)."""
+    """Access by loads and stores of the worker itself (COARSE III-B)."""
 
 
 class Exchanges(enum.Enum):
-    """What a bucket holds that is summed."""
+    """Contents of a bucket that is summed."""
 
     GRADIENTS = "gradients"
-    """Of each step, as backward has them: all workers step alike."""
+    """Gradients of each step, as backward has them: all workers make the same steps."""
     UPDATES = "updates"
-    """What a worker's own steps changed since the last exchange, after a step: workers step alone between exchanges."""
+    """Changes by a worker's own steps since the last exchange, after a step: workers step alone between exchanges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,11 @@ class StepTimes:
     forward_s: float
     backward_s: float
     ready_s: tuple[float, ...]
-    """By bucket: from the start of backward until it is complete."""
+    """Seconds from the start of backward until each bucket is complete."""
 
 
 class View(Protocol):
-    """What is known at a border between two rounds: measured live, modelled in a simulation. Equal on all workers."""
+    """Knowledge at a border between two rounds: measured live, modelled in a simulation. Equal on all workers."""
 
     @property
     def cluster(self) -> Cluster:
@@ -54,7 +54,7 @@ class View(Protocol):
 
     @property
     def facts(self) -> tuple[Facts, ...]:
-        """By worker what `Strategy.facts` returned."""
+        """Facts that `Strategy.facts` returned, by worker."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class View(Protocol):
 
 
 class Strategy:
-    """Who sums what, where and when. Subclass it as a frozen dataclass, whose fields are its options.
+    """Rule of who sums what, where and when. Subclass it as a frozen dataclass, whose fields are its options.
 
     All methods are pure: equal arguments give equal answers on every rank. Workers and memory devices both ask it, so
     its module may import the standard library, numpy and `coarse.strategy` alone.
@@ -106,7 +106,7 @@ class Strategy:
     access: ClassVar[Access] = Access.COPY
     """Way of workers' bytes into device memory."""
     exchanges: ClassVar[Exchanges] = Exchanges.GRADIENTS
-    """What buckets hold."""
+    """Contents of buckets."""
     uses_devices: ClassVar[bool] = True
     """False where `decide` leaves every bucket to the workers: they keep buckets in memory of their own, and a
     predicted job has no memory devices."""
@@ -191,8 +191,11 @@ class Strategy:
 
     @property
     def lag(self) -> int:
-        """Rounds by which the sums that a step applies are late: with 1 a step applies those of the step before, which
-        travel beside it. The first `lag` steps find zeros, and change nothing (coarse.torch)."""
+        """Rounds by which the sums that a step applies are late.
+
+        With 1 a step applies those of the step before, which travel beside it. The first `lag` steps find zeros, and
+        change nothing (coarse.torch).
+        """
         return 0
 
     @property
@@ -210,8 +213,10 @@ class Strategy:
         return 1
 
     def round(self, number: int, decided: Round) -> Round:
-        """Return round `number`, counted from 0: `decided`, of which some buckets may stay as they are (By.NOBODY)
-        where updates are exchanged."""
+        """Return round `number`, counted from 0: `decided`, or some of its buckets.
+
+        Where updates are exchanged, some buckets may stay as they are (By.NOBODY).
+        """
         return decided
 
     def outer(self, mean: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:

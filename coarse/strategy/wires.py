@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from coarse.errors import ConfigError
+from coarse.protocol import override
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import narrowed, widen
 
@@ -82,11 +83,13 @@ class Cast(Wire):
                 f"values are cast to one of {', '.join(_FLOATS)}, got {self.element!r}; correct it", key="element"
             )
 
+    @override
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
         dtype = DType[self.element.upper()]
         wide = values.astype(np.float32, copy=False) if dtype is DType.BFLOAT16 else values
         return narrowed(wide, dtype), None
 
+    @override
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
         return widen(total, DType[self.element.upper()])
 
@@ -101,17 +104,21 @@ class Rows(Wire):
         raise NotImplementedError(f"{type(self).__name__} has no row_elements()")
 
     def pack(self, values: np.ndarray) -> np.ndarray:
-        """Return a row of values, (n,) float32: (k,) int32 with k by `row_elements`. `array.view(np.int32)` has the
-        bits of any array of 4 bytes."""
+        """Return a row of values, (n,) float32: (k,) int32 with k by `row_elements`.
+
+        `array.view(np.int32)` has the bits of any array of 4 bytes.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no pack()")
 
     def add(self, row: np.ndarray, total: np.ndarray) -> None:
         """Add the values of a row, (k,) int32, to the sum, (n,) float32."""
         raise NotImplementedError(f"{type(self).__name__} has no add()")
 
+    @override
     def num_elements(self, num_values: int, num_workers: int) -> int:
         return num_workers * (1 + self.row_elements(num_values))
 
+    @override
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
         rows = np.zeros((num_workers, 1 + self.row_elements(len(values))), np.int32)
         rows[worker, 0] = 1
@@ -154,6 +161,7 @@ class TopK(Rows):
             places = np.sort(np.argpartition(np.abs(values), len(values) - count)[len(values) - count :])
         return np.concatenate([places.astype(np.int32), values[places].view(np.int32)])
 
+    @override
     def add(self, row: np.ndarray, total: np.ndarray) -> None:
         places, values = row.reshape(2, -1)
         total[places] += values.view(np.float32)
@@ -169,24 +177,30 @@ class Feedback(Wire):
     inner: Wire
 
     @property
+    @override
     def element(self) -> str:  # type: ignore[override]
         return self.inner.element
 
     @property
+    @override
     def is_linear(self) -> bool:  # type: ignore[override]
         return self.inner.is_linear
 
     @property
+    @override
     def encode_bytes_per_s(self) -> float:  # type: ignore[override]
         return self.inner.encode_bytes_per_s
 
     @property
+    @override
     def decode_bytes_per_s(self) -> float:  # type: ignore[override]
         return self.inner.decode_bytes_per_s
 
+    @override
     def num_elements(self, num_values: int, num_workers: int) -> int:
         return self.inner.num_elements(num_values, num_workers)
 
+    @override
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
         lost, of_inner = (None, None) if state is None else state
         wanted = values if lost is None else values + lost
@@ -196,5 +210,6 @@ class Feedback(Wire):
         np.nan_to_num(lost, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         return encoded, (lost, of_inner)
 
+    @override
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
         return self.inner.decode(total, num_values, num_workers)

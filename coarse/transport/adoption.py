@@ -77,9 +77,10 @@ def become_rank(worker: TorchrunWorker, partition: str | None, launch: Launch, t
     """Take a rank's environment, before MPI starts; the job's first worker starts the mpirun.
 
     Args:
-        partition: as in the configuration; None makes one of the workers there are and of
+        worker: this process's place among torchrun's.
+        partition: as in the configuration; None makes one of the workers there are and of `launch`.
         launch: the memory devices of each node, and several nodes' names.
-        timeout_s: how long the placeholder may take to come.
+        timeout_s: seconds that the placeholder may take to come.
 
     Raises:
         ConfigError: several workers, and neither a partition nor a number of devices; several nodes, and other hosts

@@ -93,6 +93,7 @@ def environ_of_new_job(environ: Mapping[str, str], startup: str) -> dict[str, st
     """Return the environment for a job that this process starts: this process may be a rank of another.
 
     Args:
+        environ: the environment of this process.
         startup: the folder that `coarse run` puts first on the path of its workers.
     """
     kept = without_mpis_rank(environ)
