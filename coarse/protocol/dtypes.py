@@ -6,7 +6,6 @@ from typing import Any, Protocol
 import numpy as np
 
 
-
 class Op(enum.IntEnum):
     """Operation that combines the contributions of all workers."""
 
