@@ -1,1 +1,1 @@
-"""The parameter proxy: the service on a memory device that synchronises tensors (COARSE III-D, IV-B)."""
+"""Parameter proxy: the service on a memory device that synchronises tensors (COARSE III-D, IV-B)."""

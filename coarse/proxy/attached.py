@@ -1,4 +1,4 @@
-"""The features that a live memory device has attached: their executors, and errors that say whose they are."""
+"""Features attached to a live memory device: their executors, and errors that name the feature."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -18,13 +18,16 @@ from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox
 
 _SAID_AFTER_S = 30.0
-"""Seconds for which a device stays for a feature after all workers before it says so."""
+"""Seconds that a device stays for a feature after all workers have left before it prints so."""
 SendMessage = Callable[[int, int, np.ndarray], None]
-"""Sends (n,) uint8, which is not changed any more, to a device under a tag."""
+"""Function that sends (n,) uint8 to a device under a tag; the array is not changed any more."""
 
 
 class AttachedFeatures:
-    """One device's. All of it runs in the service's thread."""
+    """Attached features of one device.
+
+    All of it runs in the service's thread.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,10 @@ class AttachedFeatures:
         wake: Callable[[], None],
         send: SendMessage | None,
     ) -> None:
-        """`send` is None where messages of features cannot go to other devices."""
+        """Take the parts of the device's service.
+
+        `send` is None where messages of features cannot go to other devices.
+        """
         self._protocol = protocol
         self._number = protocol.device
         self._placement = placement
@@ -52,7 +58,10 @@ class AttachedFeatures:
         protocol.on_attached = self._on_attached
 
     def poll(self) -> bool:
-        """Have all carry out what has ended or come; True if anything has come by ways of their own."""
+        """Have each executor carry out what has ended or arrived.
+
+        Return whether anything arrived by a feature's own channels.
+        """
         has_come = False
         for name, executor in [*self._executors.items()]:
             has_come |= asked(name, self._number, executor.poll)
@@ -60,7 +69,7 @@ class AttachedFeatures:
 
     @property
     def is_urgent(self) -> bool:
-        """True if somebody waits for a feature's work."""
+        """True if a worker waits for a feature's background work."""
         return any(one.has_urgent_work for one in self._executors.values())
 
     @property
@@ -69,13 +78,16 @@ class AttachedFeatures:
         return any(one.has_work for one in self._executors.values())
 
     def work(self) -> None:
-        """Do one piece of it, of a feature for which somebody waits first."""
+        """Do one piece of background work, first that of a feature with urgent work."""
         busy = [(name, one) for name, one in self._executors.items() if one.has_work]
         name, first = next((pair for pair in busy if pair[1].has_urgent_work), busy[0])
         asked(name, self._number, first.work)
 
     def keep(self, *, are_all_gone: bool) -> bool:
-        """Return whether a feature has something under way; say which, once the workers have all gone for long."""
+        """Return whether a feature has something under way.
+
+        Print its name to stderr once the workers have all been gone for `_SAID_AFTER_S`.
+        """
         names = [name for name, one in self._executors.items() if one.is_pending]
         if are_all_gone and names:
             now_s = self._clock.now_s()
@@ -91,7 +103,11 @@ class AttachedFeatures:
         return bool(names)
 
     def on_message(self, source: int, tag: int, payload: np.ndarray) -> None:
-        """Hand over what another device's executor has sent."""
+        """Deliver a message that another device's executor has sent.
+
+        Raises:
+            CoarseError: the feature has no executor.
+        """
         name, number = kind_of_message(tag)
         self._device.carry_out(self._protocol.attach(name))
         executor = self._executors.get(name)
@@ -106,16 +122,16 @@ class AttachedFeatures:
         return otherwise_s
 
     def statistics(self) -> dict[str, float]:
-        """Return all counters."""
+        """Return the counters of all features."""
         return {key: float(value) for one in self._executors.values() for key, value in one.statistics().items()}
 
     def carried(self, device: int) -> tuple[int, int]:
-        """Count bytes sent to a device, and received from it, by ways of features' own."""
+        """Return the bytes sent to a device and received from it by features' own channels."""
         counts = [one.carried(device) for one in self._executors.values()]
         return sum(sent for sent, _ in counts), sum(received for _, received in counts)
 
     def _on_attached(self, name: str, machine: FeatureMachine) -> None:
-        """Make the executor of a feature whose first record has come."""
+        """Make the executor of a feature whose first record has arrived."""
         reference = spec_of(name).executor
         if not reference:
             return

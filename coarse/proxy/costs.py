@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Costs of the kernel's records and instructions: see coarse.protocol.costs."""
+"""Costs of the kernel's records and instructions; see coarse.protocol.costs."""
 
 from typing import NamedTuple, Protocol
 
@@ -48,23 +48,23 @@ from coarse.proxy.instructions import (
 
 
 class KeySizes(Protocol):
-    """Sizes of keys, and the devices that their regions lie on."""
+    """Sizes of keys, and the devices that hold their regions."""
 
     def nbytes(self, key: int, first: int, last: int) -> int:
         """Return the bytes of shards [first, last) as they are pushed."""
         ...
 
     def device(self, key: int, client: int) -> int:
-        """Return the device that a client's region of a key lies on."""
+        """Return the device that holds a client's region of a key."""
         ...
 
 
 class Told(NamedTuple):
-    """Sizes of one record."""
+    """Context of one record: the sizes of keys and its client."""
 
     sizes: KeySizes
     client: int
-    """Worker that sends it, or gets it."""
+    """Worker that sends or receives the record."""
 
 
 def _push(push: Push, told: Told) -> Cost:
@@ -94,7 +94,7 @@ RECORD_COSTS: Costs = {
     Push: _push,
     Ready: _ready,
 }
-"""Costs of records, with what is Told."""
+"""Costs of records; each function gets the record and its Told."""
 INSTRUCTION_COSTS: Costs = {
     **dict.fromkeys((Send, Reserve, RingFinish, Finished), free),
     RingReceive: free,  # a chunk is added when it comes, before the device hears of it
@@ -102,5 +102,5 @@ INSTRUCTION_COSTS: Costs = {
     RingReduce: _reduce,
     RingSend: _send,
 }
-"""Costs of a device's instructions, with the bytes of an element of a ring's chunk; where a Reduce's sources and
-targets lie on other devices, ReduceRun says what it fetches and writes besides."""
+"""Costs of a device's instructions; each function gets the instruction and the element's bytes of a ring's chunk.
+If a Reduce's sources or targets lie on other devices, ReduceRun adds what it fetches and writes."""

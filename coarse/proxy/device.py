@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
 """One memory device in any driver: its proxy decides, the driver carries records and keeps time.
 
-A driver implements `DeviceDriver` and reports what happens: `on_record` when a record has come, `on_chunk` when a
-ring's chunk has, `reduce` when a sum's turn has come. docs/design.md (A driver) says the same with an example.
+A driver implements `DeviceDriver` and reports events: `on_record` when a record has arrived, `on_chunk` when a
+ring's chunk has, `reduce` when it is a sum's turn. docs/design.md (A driver) says this with an example.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +25,20 @@ from coarse.proxy.instructions import (
 from coarse.proxy.protocol import ProxyProtocol
 
 ReduceWork = Reduce | RingReduce
-"""What a device adds when its turn has come."""
+"""Sum that a device takes when it is its turn."""
 
 
 class DeviceDriver(Protocol):
-    """What a device asks of its driver. None of these may hand anything to a device before it returns."""
+    """Requests of a device to its driver.
+
+    No method may pass anything to a device before it returns.
+    """
 
     def send(self, send: Send) -> None:
-        """Bring a record to a client's protocol or to another device; what one sends another comes in order."""
+        """Bring a record to a client's protocol or to another device.
+
+        Records from one device to another arrive in order.
+        """
         ...
 
     def send_chunk(self, send: RingSend) -> None:
@@ -40,22 +46,25 @@ class DeviceDriver(Protocol):
         ...
 
     def reduce(self, work: ReduceWork) -> None:
-        """Call `Device.reduce` with the work when its turn has come."""
+        """Call `Device.reduce` with the work when it is its turn."""
         ...
 
     def reserve(self, reserve: Reserve) -> str:
-        """Make bytes of the device's memory real; why that is impossible, or an empty string."""
+        """Make bytes of the device's memory real.
+
+        Return why that is impossible, or an empty string.
+        """
         ...
 
     def finish(self) -> None:
-        """All clients have left: nothing will come any more."""
+        """End the driver: all clients have left, and no more records will arrive."""
         ...
 
 
 class DeviceBytes(Protocol):
-    """Adds and moves bytes in a device's memory; RingBuffers does.
+    """Adder and mover of bytes in a device's memory, which RingBuffers implements.
 
-    LentMemoryError says that bytes which a client lent cannot be read or written any more.
+    Its methods raise LentMemoryError if bytes that a client lent cannot be read or written any more.
     """
 
     def reduce(self, work: ReduceWork) -> None:
@@ -72,13 +81,13 @@ class DeviceBytes(Protocol):
 
 
 class Executor(Protocol):
-    """The part of a feature that carries out its instructions; see coarse.proxy.executor."""
+    """Part of a feature that carries out its instructions; see coarse.proxy.executor."""
 
     context: Any
 
 
 class Device:
-    """A proxy's protocol whose instructions are carried out as they come."""
+    """Proxy's protocol whose instructions are carried out as they come."""
 
     def __init__(
         self,
@@ -86,7 +95,10 @@ class Device:
         driver: DeviceDriver,
         memory: DeviceBytes | None,
     ) -> None:
-        """Without `memory` only sizes move."""
+        """Take the protocol and its driver.
+
+        Without `memory` only sizes move.
+        """
         self.protocol = protocol
         self._driver = driver
         self._memory = memory
@@ -104,10 +116,10 @@ class Device:
     def add_feature(
         self, name: str, machine: FeatureMachine, executor: Executor, carriers: Mapping[type, Callable[[Any], None]]
     ) -> None:
-        """Take a feature, and what carries out its instructions.
+        """Take a feature, and the functions that carry out its instructions.
 
         Raises:
-            CoarseError: others have carriers of one of them.
+            CoarseError: one of these instructions has a carrier already.
         """
         if taken := self._carriers.keys() & carriers.keys():
             named = sorted(kind.__name__ for kind in taken)
@@ -115,19 +127,19 @@ class Device:
         self._carriers.update(carriers)
 
     def on_record(self, record: Record) -> None:
-        """A record of a client or of another device has come."""
+        """Process a record of a client or of another device."""
         self.carry_out(self.protocol.on_record(record))
 
     def on_chunk(self, header: RingChunk) -> None:
-        """A ring's chunk has come; where there are bytes, they are in the RecvBuf."""
+        """Process a ring's chunk; where there are bytes, they are in the RecvBuf."""
         self.carry_out(self.protocol.on_chunk(header))
 
     def on_dead(self, rank: int, text: str) -> None:
-        """A rank is gone."""
+        """Process the death of a rank."""
         self.carry_out(self.protocol.on_dead(rank, text))
 
     def reduce(self, work: ReduceWork) -> None:
-        """The turn of what the driver was asked to reduce has come."""
+        """Add a sum's sources, now that it is its turn, and report that it is done."""
         if self._memory is not None:
             try:
                 self._memory.reduce(work)
@@ -138,14 +150,18 @@ class Device:
         self.reduced(work)
 
     def reduced(self, work: ReduceWork) -> None:
-        """What the driver was asked to reduce has been reduced, by `reduce` or by the driver itself."""
+        """Report that a sum is done, taken by `reduce` or by the driver itself."""
         if type(work) is Reduce:
             self.carry_out(self.protocol.on_reduced(work))
         elif type(work) is RingReduce:
             self.carry_out(self.protocol.on_ring_reduced(work.ring))
 
     def carry_out(self, instructions: list[Instruction]) -> None:
-        """Carry out what the protocol has answered."""
+        """Carry out the instructions that the protocol has answered.
+
+        Raises:
+            CoarseError: an instruction has no carrier.
+        """
         carriers = self._carriers
         for instruction in instructions:
             carrier = carriers.get(type(instruction))
@@ -155,7 +171,7 @@ class Device:
             carrier(instruction)
 
     def carry_out_of(self, feature: str, steps: list[Instruction]) -> None:
-        """Carry out what a feature's executor has answered."""
+        """Carry out the instructions that a feature's executor has answered."""
         self.carry_out(steps)
 
     def _reserve(self, reserve: Reserve) -> None:
@@ -169,7 +185,10 @@ class Device:
                 self._give_up(finish.ring.key, finish.ring.epoch, error, was_adding=False)
 
     def _give_up(self, key: int, epoch: int, error: LentMemoryError, *, was_adding: bool) -> None:
-        """Bytes cannot be reached: that is the key's end, or its client's, of which the driver will hear."""
+        """Report bytes that cannot be reached.
+
+        This ends the key. If the client itself has ended, the driver will hear of its death, and nothing is done here.
+        """
         if not error.has_ended:
             self.carry_out(self.protocol.on_unreachable(key, epoch, str(error), was_adding=was_adding))
 
@@ -178,4 +197,4 @@ class Device:
 
 
 def _nothing(_: Instruction) -> None:
-    """There are no bytes to move."""
+    """Do nothing, for there are no bytes to move."""

@@ -1,4 +1,4 @@
-"""The part of a feature on a live memory device that acts, and what it may ask of the device's service."""
+"""Acting part of a feature on a live memory device, and its requests to the device's service."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,17 +22,19 @@ class ServiceKit:
     placement: Placement
     clock: Clock
     memories: Mapping[int, DeviceMemory]
-    """Memory of each device of this node, this device's own among them."""
+    """Memory of each device of this node, including this device's own."""
     sleeper: Mailbox
-    """Ends the service's sleep when a descriptor is readable (`wake_on`, `ignore`)."""
+    """Mailbox that ends the service's sleep when a descriptor is readable (`wake_on`, `ignore`)."""
     wake: Callable[[], None]
-    """Ends the service's sleep now; any thread may call it."""
+    """Function that ends the service's sleep now; any thread may call it."""
     carry_out: Callable[[Steps], None]
-    """In the service's thread alone: in carriers, `poll`, `work` and `on_message`."""
+    """Function that carries out instructions; call it in the service's thread alone: in carriers, `poll`, `work` and
+    `on_message`."""
     can_send: bool
-    """False where devices of this job send one another nothing: one node without rings."""
+    """False if devices of this job send each other no messages: one node without rings."""
     give: Callable[[int, int, np.ndarray], None]
-    """Sends (n,) uint8 to a device, as `send` does, that nobody changes or frees any more; it is not copied."""
+    """Function that sends (n,) uint8 to a device as `send` does, without a copy; the array must not be changed or freed
+    any more."""
 
     def send(self, device: int, number: int, payload: np.ndarray) -> None:
         """Send a copy of (n,) uint8 to a device as a message of a number from 0 to 7, for `on_message` there.
@@ -44,30 +46,35 @@ class ServiceKit:
 
     @property
     def memory(self) -> DeviceMemory:
-        """Return this device's own memory."""
+        """Memory of this device itself."""
         return self.memories[self.device]
 
     @property
     def num_devices_here(self) -> int:
-        """Count the memory devices of this node."""
+        """Number of memory devices of this node."""
         return len(self.placement.devices_on(self.placement.device_nodes[self.device]))
 
 
 class FeatureExecutor:
-    """Carries out a machine's instructions. All but what it does in threads of its own runs in the service's thread."""
+    """Executor of a machine's instructions.
+
+    Everything but what it does in threads of its own runs in the service's thread.
+    """
 
     carriers: Mapping[type, Callable[[Any], None]] = MappingProxyType({})
     """Function that carries out an instruction, by its class."""
     context: Any = None
-    """State in which the steps of one event are carried out; set again by a driver that carries them out later."""
+    """State in which the steps of one event are carried out; a driver that carries them out later sets it again."""
 
     def on_message(self, device: int, number: int, payload: np.ndarray) -> None:
-        """Take what another device has sent; the array is this executor's own."""
+        """Process a message of another device; the array is this executor's own."""
         raise NotImplementedError(f"{type(self).__name__} was sent a message, and has no on_message")
 
     def poll(self) -> bool:
-        """Have carried out what follows from what has ended or come, and never wait; True if anything came by ways
-        of the feature's own, so that the service had better look again soon."""
+        """Carry out what follows from what has ended or arrived, and never wait.
+
+        Return whether anything arrived by the feature's own channels, so that the service should look again soon.
+        """
         return False
 
     def work(self) -> None:
@@ -75,17 +82,17 @@ class FeatureExecutor:
 
     @property
     def is_pending(self) -> bool:
-        """True if something is under way that the service must not end before."""
+        """True if something is under way that must end before the service does."""
         return False
 
     @property
     def has_work(self) -> bool:
-        """True if `work` has something to do when nothing is to be summed."""
+        """True if `work` has something to do while no sum is due."""
         return False
 
     @property
     def has_urgent_work(self) -> bool:
-        """True if somebody waits for what `work` does, so that it goes before sums."""
+        """True if a worker waits for the result of `work`, so that it goes before sums."""
         return False
 
     def longest_sleep_s(self, otherwise_s: float) -> float:
@@ -97,6 +104,6 @@ class FeatureExecutor:
         return {}
 
     def carried(self, device: int) -> tuple[int, int]:
-        """Count bytes sent to a device, and received from it, by ways of the feature's own."""
+        """Return the bytes sent to a device and received from it by the feature's own channels."""
         return 0, 0
 

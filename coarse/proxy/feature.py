@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The part of a feature on one memory device that decides, and what it may ask of its device."""
+"""Deciding part of a feature on one memory device, and its requests to the device."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -24,29 +24,29 @@ class DeviceKit(Protocol):
         ...
 
     def free(self, offset: int) -> None:
-        """Give back what `allocate` found."""
+        """Free a region that `allocate` found."""
         ...
 
 
 class FeatureMachine:
-    """A feature on one memory device: records and events in, instructions out. Pure.
+    """Pure state machine of a feature on one memory device: records and events in, instructions out.
 
-    A device makes it when the feature's first record comes, and tells it then who has left and died before.
+    A device makes it when the feature's first record arrives, and tells it then which ranks left or died earlier.
     """
 
     handlers: Mapping[type, Callable[..., Steps]] = MappingProxyType({})
     """Function that returns what follows from a record, by its class."""
 
     def sizes(self, step: Instruction) -> object:
-        """Return what the costs of an instruction are counted by (FeatureSpec.costs), where modelled time is kept."""
+        """Return the context for the costs of an instruction (FeatureSpec.costs), where modelled time is kept."""
         return None
 
     def on_leave(self, client: int) -> Steps:
-        """Return what follows when a worker has shut down; it is dropped where a death is known."""
+        """Return what follows when a worker has shut down; the steps are dropped if a death is known."""
         return []
 
     def on_dead(self, rank: int, text: str) -> Steps:
-        """Return what follows when a rank is gone."""
+        """Return what follows when a rank has died."""
         return []
 
 
@@ -54,7 +54,7 @@ def asked(feature: str, device: int, do: Callable[..., Answer], *arguments: obje
     """Return what a part of a feature answers.
 
     Raises:
-        CoarseError: whatever it raises, with the feature's name.
+        CoarseError: the part has raised any exception; the text has the feature's name.
     """
     try:
         return do(*arguments)
@@ -66,4 +66,4 @@ def asked(feature: str, device: int, do: Callable[..., Answer], *arguments: obje
 
 
 Attached = Callable[[str, FeatureMachine], None]
-"""Told the name of a feature and its machine before that is handed anything."""
+"""Function that gets a feature's name and machine before the machine gets any event."""

@@ -1,8 +1,8 @@
-"""A memory device's sums on a GPU: started in their turn, and over once their events are; nothing waits for them.
+"""Sums of a memory device on a GPU: started in turn, and over once their events are, without a wait.
 
 [Note: in order] All of a device's sums are in one stream, so they end in the order in which they were started. A ring's
-result is written by the stream too, and whatever the device says after that write, it says once that is done: until
-then all that it sends waits, in order.
+result is written by the stream too, and all that the device sends after that write may go out only once the write
+is done: until then it waits, in order.
 """
 
 from collections import deque
@@ -19,21 +19,25 @@ from coarse.proxy.ring_buffers import ArrayOf
 from coarse.storage.reduce import identity
 
 MOST_UNDER_WAY = 2
-"""One is added while the next waits for the GPU; more would wait there before a more urgent one that comes later."""
+"""Number of sums started at a time: one is added while the next waits for the GPU. More would wait there before a more
+urgent one that comes later."""
 
 
 class _Step(NamedTuple):
-    """What is done once an event is; of None, once all steps before are."""
+    """Action to be done once an event is, or, if the event is None, once all earlier steps are."""
 
     event: Event | None
     then: Callable[[], None]
 
 
 class GpuSums:
-    """See [Note: in order]."""
+    """Queue of a device's sums on one GPU; see [Note: in order]."""
 
     def __init__(self, gpus: Gpus, gpu: int, array_of: ArrayOf, is_direct: Callable[[int], bool]) -> None:
-        """`array_of` says where a region lies, and `is_direct` of a device whether this GPU reaches its memory."""
+        """Open the GPU's stream and buffers.
+
+        `array_of` returns the elements of a region, and `is_direct` whether this GPU reaches a device's memory.
+        """
         self._stream = gpus.stream(gpu)
         self._arrays = self._stream.arrays
         self._buffers = GpuBuffers(gpus, gpu)
@@ -42,20 +46,20 @@ class GpuSums:
         self._steps: deque[_Step] = deque()
         self._num_sums = self._num_writes = 0
         self.staged_bytes = 0
-        """What went through pinned host memory for want of peer access."""
+        """Bytes that went through pinned host memory for want of peer access."""
 
     @property
     def has_room(self) -> bool:
-        """Whether another sum may be started."""
+        """True if another sum may be started."""
         return self._num_sums < MOST_UNDER_WAY
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is under way."""
+        """True if a step is under way."""
         return bool(self._steps)
 
     def reduce(self, work: Reduce, then: Callable[[], None]) -> None:
-        """Start a sum over regions; then do something."""
+        """Start a sum over regions, and call `then` once it is done."""
         dtype = DType(work.dtype)
         staging = _Staging(self, self._buffers.lend(), dtype, work.num_elements)
         sources = [staging.read(region) for region in work.sources]
@@ -65,7 +69,7 @@ class GpuSums:
         self._sum_ends(staging.lent, then)
 
     def combine(self, work: RingReduce, then: Callable[[np.ndarray], None]) -> None:
-        """Start a ring's local sum; then do something with it, a new (n,) array of the accumulator type."""
+        """Start a ring's local sum, and call `then` with it, a new (n,) array of the accumulator type."""
         dtype, op, num_elements = DType(work.dtype), Op(work.op), work.num_elements
         staging = _Staging(self, self._buffers.lend(), dtype, num_elements)
         if not work.sources:
@@ -93,14 +97,20 @@ class GpuSums:
         self._steps.append(_Step(self._stream.record(), written))
 
     def after(self, then: Callable[[], None]) -> None:
-        """Do something once all results are where `write` puts them: at once, as a rule."""
+        """Call `then` once all results are where `write` puts them: at once, as a rule."""
         if self._num_writes:
             self._steps.append(_Step(None, then))
         else:
             then()
 
     def go_on(self) -> bool:
-        """Do what events have come to; whether there was any. GpuError where the GPU has failed."""
+        """Do the steps whose events are done.
+
+        Return whether there were any.
+
+        Raises:
+            GpuError: the GPU has failed.
+        """
         has_gone_on = False
         while self._steps and ((event := self._steps[0].event) is None or event.is_done()):
             self._steps.popleft().then()
@@ -123,12 +133,12 @@ class GpuSums:
         self._arrays.copy(target, source)
 
     def place(self, region: Region, dtype: DType, num_elements: int) -> tuple[AnyArray, bool]:
-        """Where a region lies, and whether this GPU reaches it."""
+        """Return the elements of a region, and whether this GPU reaches them."""
         return self._array_of(region, dtype, num_elements), self._is_direct(region.device)
 
 
 class _Staging:
-    """The regions of one sum as this GPU reaches them: those that it does not reach go through pinned memory."""
+    """Regions of one sum as this GPU reaches them: those that it does not reach go through pinned memory."""
 
     def __init__(self, sums: GpuSums, lent: Lent, dtype: DType, num_elements: int) -> None:
         self.lent = lent
@@ -136,11 +146,11 @@ class _Staging:
         self._dtype = dtype
         self._num_elements = num_elements
         self._here: dict[Region, AnyArray] = {}
-        """Region -> its copy on this GPU."""
+        """Copy of each region on this GPU."""
         self._written: list[Region] = []
 
     def read(self, region: Region) -> AnyArray:
-        """A contribution."""
+        """Return a contribution's elements, for the GPU to read."""
         place, is_direct = self._sums.place(region, self._dtype, self._num_elements)
         if is_direct:
             return place
@@ -151,7 +161,7 @@ class _Staging:
         return here
 
     def written(self, region: Region) -> AnyArray:
-        """A place for the result."""
+        """Return elements for the GPU to write the result to."""
         place, is_direct = self._sums.place(region, self._dtype, self._num_elements)
         if is_direct:
             return place

@@ -1,5 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a proxy's protocol asks its driver to do. Data, not calls: a test can compare it."""
+"""Instructions of a proxy's protocol to its driver.
+
+They are data, not calls, so a test can compare them.
+"""
 
 from typing import Any, NamedTuple
 
@@ -15,14 +18,14 @@ class Region(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send a record to a client (endpoint 0..W-1) or a device (W..W+D-1)."""
+    """Instruction to send a record to a client (endpoint 0..W-1) or a device (W..W+D-1)."""
 
     endpoint: int
     record: Record
 
 
 class Reserve(NamedTuple):
-    """Make the bytes of this device real before anybody writes them; answer by on_reserved."""
+    """Instruction to make bytes of this device real before they are written; answered by on_reserved."""
 
     request: int
     offset: int
@@ -30,9 +33,9 @@ class Reserve(NamedTuple):
 
 
 class Reduce(NamedTuple):
-    """Combine the sources element by element, divide, and write the result into all targets.
+    """Instruction to combine the sources elementwise, divide, and write the result to all targets.
 
-    Answer by on_reduced.
+    It is answered by on_reduced.
     """
 
     key: int
@@ -49,17 +52,17 @@ class Reduce(NamedTuple):
 
 
 class RingId(NamedTuple):
-    """One synchronisation of one shard by its ring."""
+    """Identity of one synchronisation of one shard by its ring."""
 
     key: int
     epoch: int
     version: int
-    """How many times this epoch's ring of the shard has run before; all members count alike."""
+    """Number of earlier runs of this epoch's ring of the shard; all members count the same."""
     shard: int
 
 
 class RingReduce(NamedTuple):
-    """Combine the sources into the LocalBuf of a shard's ring; answer by on_ring_reduced."""
+    """Instruction to combine the sources into the LocalBuf of a ring; answered by on_ring_reduced."""
 
     ring: RingId
     dtype: int
@@ -70,12 +73,12 @@ class RingReduce(NamedTuple):
 
 
 def added_bytes(work: Reduce | RingReduce) -> int:
-    """Bytes of all sources, which a device's adder reads."""
+    """Return the bytes of all sources, which a device's adder reads."""
     return work.num_elements * STORAGE[work.dtype].itemsize * len(work.sources)
 
 
 class RingSend(NamedTuple):
-    """Send the header and elements [begin, end) of the LocalBuf to the ring's next member."""
+    """Instruction to send the header and elements [begin, end) of the LocalBuf to the ring's next member."""
 
     ring: RingId
     device: int
@@ -85,7 +88,10 @@ class RingSend(NamedTuple):
 
 
 class RingReceive(NamedTuple):
-    """Combine (or store) the chunk that came for a step with elements [begin, end) of the LocalBuf."""
+    """Instruction to combine the chunk of a step with elements [begin, end) of the LocalBuf.
+
+    Without `accumulate` it is stored there instead.
+    """
 
     ring: RingId
     step: int
@@ -95,9 +101,9 @@ class RingReceive(NamedTuple):
 
 
 class RingFinish(NamedTuple):
-    """Divide the LocalBuf, round once, and write it into all targets; the buffers are free again.
+    """Instruction to divide the LocalBuf, round once, and write it to all targets.
 
-    Zeros are written where nobody contributed (not `present`).
+    The buffers are free again. Zeros are written if no client contributed (not `present`).
     """
 
     ring: RingId
@@ -107,11 +113,11 @@ class RingFinish(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """All clients have left: the service may end."""
+    """Instruction to end the service: all clients have left."""
 
 
 FeatureInstruction = tuple[Any, ...]
-"""A NamedTuple of a feature, which its own executor carries out."""
+"""NamedTuple of a feature, which its own executor carries out."""
 Instruction = (
     Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | FeatureInstruction
 )  # fmt: skip

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a proxy knows of one key: who registered it where, its plan, its queues and its rings."""
+"""State of one key at a proxy: its registrations, its plan, its queues and its rings."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from coarse.proxy.star_run import StarRun
 
 @dataclass
 class KeyState:
-    """One key in one epoch."""
+    """State of one key in one epoch."""
 
     key: int
     epoch: int
@@ -23,13 +23,13 @@ class KeyState:
     served: set[int] = field(default_factory=set)
     """Clients that registered here, and so hear of errors from here."""
     early: list[Push] = field(default_factory=list)
-    """Pushes that came before the plan was known, or before their client's region was."""
+    """Pushes that came before the plan or their client's region was known."""
     early_chunks: list[RingChunk] = field(default_factory=list)
     plan: SyncPlan | None = None
-    """Made once all clients that have not joined have registered; what follows is then known too."""
+    """Plan, made once all clients that have not joined have registered. The fields below are then known too."""
     descriptor: Descriptor = field(init=False)
     blocks: tuple[tuple[int, int, bool], ...] = ()
-    """(first shard, past the last, whether this proxy is alone in their ring)."""
+    """Blocks of shards of this proxy: (first shard, past the last, whether this proxy is alone in their ring)."""
     divisor: int = 1
     queues: ShardQueues | None = None
     failed: Failed | None = None
@@ -37,25 +37,25 @@ class KeyState:
     outstanding: int = 0
     finished: list[tuple[int, int, ReadyRun]] = field(default_factory=list)
     rings: dict[RingId, RingRun | StarRun] = field(default_factory=dict)
-    """The rings under way."""
+    """Rings under way."""
     ring_runs: dict[RingId, ReadyRun] = field(default_factory=dict)
-    """What this proxy contributes to each ring that it has started."""
+    """Contribution of this proxy to each ring that it has started."""
     rings_started: dict[int, int] = field(default_factory=dict)
-    """Shard -> rings of it that this proxy has started."""
+    """Number of rings of each shard that this proxy has started."""
     replaced_by: set[int] = field(default_factory=set)
     """Clients that have deregistered the key and use its name for another one."""
     is_deregistered: bool = False
-    """All clients have deregistered the key: it is dropped once its last ring has ended."""
+    """True if all clients have deregistered the key: it is dropped once its last ring has ended."""
     num_stored: int = 0
-    """Shards of the version under way whose result this proxy has stored."""
+    """Number of shards of the version under way whose result this proxy has stored."""
 
     @property
     def num_owned(self) -> int:
-        """Shards in whose synchronisation this proxy takes part."""
+        """Number of shards in whose synchronisation this proxy takes part."""
         return sum(last - first for first, last, _ in self.blocks)
 
     def disagreement(self) -> str | None:
-        """How two clients differ about the key, or None."""
+        """Return how two clients differ about the key, or None."""
         reference = self.located[min(self.located)]
         for client in sorted(self.located):
             other = self.located[client]
@@ -81,7 +81,7 @@ class KeyState:
     def settle(
         self, facts: tuple[Facts, ...], placement: Placement, device: int
     ) -> list[RingChunk]:
-        """Make the plan; the chunks that came early are handed back."""
+        """Make the plan, and return the chunks that came early."""
         descriptor = self.descriptor = self.located[min(self.located)].descriptor
         self._itemsize = DType(descriptor.dtype).itemsize
         self.plan = placement.plan_of(descriptor.tensor(self.key), facts)
@@ -98,18 +98,18 @@ class KeyState:
 
     @property
     def has_pushes(self) -> bool:
-        """Whether a client has pushed what is not synchronised yet."""
+        """True if a client has pushed something that is not synchronised yet."""
         return bool(self.early) or (self.queues is not None and not self.queues.is_empty) or bool(self.rings)
 
     @property
     def name(self) -> str:
-        """The tensor's name, once anybody has registered it."""
+        """Name of the tensor, known once a client has registered it."""
         return self.located[min(self.located)].descriptor.name
 
     def waits_for(
         self, client: int, device: int, facts: tuple[Facts, ...] | None, placement: Placement
     ) -> bool:
-        """Whether others wait for something that a client would have told this very device."""
+        """Return whether others wait for something that a client would have told this very device."""
         if not self.located or facts is None:
             return False
         if client not in self.located:
@@ -123,7 +123,7 @@ class KeyState:
         return self.queues.lacks(client, begun)
 
     def missing(self, num_clients: int, excused: Collection[int]) -> tuple[int, ...]:
-        """Clients whose registration or contribution is waited for."""
+        """Return the clients whose registration or contribution is awaited."""
         if self.queues is None:
             return tuple(c for c in range(num_clients) if c not in self.located and c not in excused)
         if self.outstanding and self.queues.is_empty:
@@ -131,7 +131,7 @@ class KeyState:
         return self.queues.missing(excused)
 
     def left_by(self, client: int, rank: int) -> Failed:
-        """What is told of a key that waits for a client, of this world rank, which has shut down."""
+        """Return the error of a key that waits for a client, of this world rank, which has shut down."""
         text = (
             f"rank {client} (MPI rank {rank}) has shut down without pushing {self.name!r}, "
             "which others push; push it on all ranks, or join() where batches are uneven"
@@ -139,7 +139,10 @@ class KeyState:
         return Failed(self.key, self.epoch, "DeadRankError", text, rank)
 
     def deserted_by(self, client: int, rank: int) -> Failed:
-        """What is told of a key that waits for a client, of this world rank, which uses its name for another key."""
+        """Return the error of a key that waits for a client which uses its name for another key.
+
+        `rank` is the client's world rank.
+        """
         text = (
             f"rank {client} (MPI rank {rank}) uses {self.name!r} anew, for another shape, dtype or op, while others "
             "push it as it was; let all ranks change or forget a name between the same two uses"
@@ -147,7 +150,7 @@ class KeyState:
         return Failed(self.key, self.epoch, "MismatchError", text)
 
     def new_ring_run(self, ring: RingId, device: int) -> RingRun | StarRun:
-        """What a device does in the exchange of one shard."""
+        """Return the state machine of a device for the exchange of one shard."""
         assert self.plan is not None
         begin, end = self.plan.bounds(ring.shard, ring.shard + 1)
         members, direction = self.plan.members(ring.shard), self.plan.direction(ring.shard)
@@ -162,7 +165,7 @@ class KeyState:
         return pushes
 
     def regions(self, clients: tuple[int, ...], element: int) -> tuple[Region, ...]:
-        """Where each client's contribution (and result) lies, from an element on."""
+        """Return the region of each client's contribution (and result), from an element on."""
         skip = element * self._itemsize
         located = self.located
         return tuple([Region(located[c].device, located[c].offset + skip) for c in clients])

@@ -1,4 +1,4 @@
-"""What clients have lent: contributions and results that lie in a client's own memory, and not in its region."""
+"""Contributions and results that lie in a client's own memory, which it lends, instead of its region."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,41 +10,44 @@ from coarse.storage.lent import LentArray
 
 
 class Lender(NamedTuple):
-    """A client of this device's node."""
+    """Client of this device's node."""
 
     process_id: int
     label: str
-    """Who it is, for errors."""
+    """Name of the client, for errors."""
 
 
 class Loans:
-    """Finds what is lent of a key by the region in whose place it is."""
+    """Memory that clients lend, found by key and by the region that it replaces."""
 
     def __init__(self, lenders: Mapping[int, Lender]) -> None:
         self._lenders = lenders
-        """By client."""
+        """Client's process and name, by client."""
         self._by_key: dict[int, dict[int, Lend]] = {}
-        """Key -> client -> what it has lent."""
+        """Memory that a client lends for a key: key -> client -> record."""
 
     def on_lend(self, lend: Lend) -> None:
-        """A client lends, or has its region used again."""
+        """Note that a client lends memory, or has its region used again."""
         self.end(lend.key, lend.client)
         if lend.source or lend.target:
             self._by_key.setdefault(lend.key, {})[lend.client] = lend
 
     def end(self, key: int, client: int) -> None:
-        """Nothing that a client has lent of a key may be touched any more."""
+        """End what a client lends of a key: it may not be touched any more."""
         lent = self._by_key.get(key)
         if lent is not None and lent.pop(client, None) is not None and not lent:
             del self._by_key[key]
 
     def source(self, key: int, region: Region, dtype: DType, num_elements: int) -> LentArray | None:
-        """The contribution in the place of a region, or of a part of one; None where it is in the region."""
+        """Return the contribution that replaces a region or a part of one; None if it is in the region."""
         lend = self._at(key, region)
         return None if lend is None else self._array(lend, lend.source, region, dtype, num_elements)
 
     def target(self, key: int, region: Region, dtype: DType, num_elements: int) -> LentArray | None:
-        """Where the result belongs in the place of a region, or of a part of one; None where in the region."""
+        """Return the place of the result that replaces a region or a part of one.
+
+        It is None if the result belongs in the region.
+        """
         lend = self._at(key, region)
         return None if lend is None else self._array(lend, lend.target, region, dtype, num_elements)
 

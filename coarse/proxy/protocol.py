@@ -1,7 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""The proxy's state machine: records in, instructions out; no clock, no lock, no bytes, no MPI.
+"""State machine of the proxy: records in, instructions out; no clock, no lock, no bytes, no MPI.
 
 [Note: endpoints] Clients are endpoints 0..W-1, devices W..W+D-1.
+
 [Note: forwarding] A client tells its facts (a region, a routing table, that it joined or left) to one
 device, which tells all others; shards are announced straight to the devices that synchronise them.
 """
@@ -45,30 +46,34 @@ from coarse.storage.allocator import DeviceAllocator
 from coarse.storage.versions import VersionTable
 
 _ARENA_OF_FREE = 16
-"""An arena is given where so many would fit."""
+"""Share of the free bytes that an arena may take at most: one in so many."""
 
 
 class ProxyProtocol:
-    """One memory device's proxy and the table of what its memory holds."""
+    """Proxy of one memory device, and the table of what its memory holds."""
 
     def __init__(
         self, device: int, placement: Placement, capacity_bytes: int, keys: tuple[int, int] | None = None
     ) -> None:
-        """`keys`: where the regions of keys are apart from all else, and their bytes (see DeviceAllocator)."""
+        """Start without keys.
+
+        `keys` is the offset and bytes of the part for regions of keys if they are apart from all else (see
+        DeviceAllocator).
+        """
         self.device = device
         self.placement = placement
         self._allocator = DeviceAllocator(capacity_bytes, keys)
         self._arenas: set[int] = set()
-        """Where the unused rest of each arena begins."""
+        """Offset of the unused rest of each arena."""
         self._reservations: dict[int, tuple[int, Callable[[str], list[Instruction]]]] = {}
         self._requests = 0
         self.dead: dict[int, str] = {}
-        """World ranks that are known to be gone, and what is known of each."""
+        """Text on the death of each world rank that is known to be dead."""
         self._membership = Membership(device, placement)
         self._sync = Synchronisation(device, placement)
         self._left: list[int] = []
         self._machines: dict[str, FeatureMachine] = {}
-        """By name, the features of which a record has come."""
+        """Machines, by name, of the features of which a record has come."""
         self.on_attached: Attached | None = None
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Push: self._sync.on_push,
@@ -92,7 +97,7 @@ class ProxyProtocol:
     # --- events
 
     def on_record(self, record: Record) -> list[Instruction]:
-        """A record of a client or of another device has come."""
+        """Process a record of a client or of another device."""
         handler = self._handlers.get(type(record))
         if handler is not None:
             return handler(record)
@@ -105,7 +110,7 @@ class ProxyProtocol:
         return [*attached, *handler(record)]
 
     def attach(self, feature: str) -> list[Instruction]:
-        """Make a feature's machine here, unless that has been done, and tell it who has left and died so far."""
+        """Make a feature's machine here, unless that has been done, and tell it of all leaves and deaths so far."""
         if feature in self._machines:
             return []
         machine: FeatureMachine = asked(feature, self.device, part_of(spec_of(feature).machine), self)
@@ -130,18 +135,18 @@ class ProxyProtocol:
         ]
 
     def on_reserved(self, request: int, refusal: str) -> list[Instruction]:
-        """The driver has made a region real, or could not: then `refusal` says why."""
+        """Process the end of a reservation; `refusal` says why a region could not be made real, if so."""
         offset, answer = self._reservations.pop(request)
         if refusal:
             self._allocator.free(offset)
         return answer(refusal)
 
     def on_reduced(self, reduce: Reduce) -> list[Instruction]:
-        """A Reduce has been carried out."""
+        """Process the end of a Reduce."""
         return self._sync.on_reduced(reduce)
 
     def on_unreachable(self, key: int, epoch: int, why: str, *, was_adding: bool) -> list[Instruction]:
-        """What a client lent of a key cannot be read or written: the key cannot be synchronised.
+        """Fail a key, because memory that a client lent of it cannot be read or written.
 
         `was_adding`: a Reduce or a RingReduce has ended by that, and not a RingFinish.
         """
@@ -155,19 +160,22 @@ class ProxyProtocol:
         return failed
 
     def on_ring_reduced(self, ring: RingId) -> list[Instruction]:
-        """A RingReduce has been carried out."""
+        """Process the end of a RingReduce."""
         return self._sync.on_ring_reduced(ring)
 
     def on_chunk(self, header: RingChunk) -> list[Instruction]:
-        """A ring chunk has come; its bytes stay with the driver until a RingReceive names them."""
+        """Process a ring chunk; its bytes stay with the driver until a RingReceive names them."""
         return self._sync.on_chunk(header)
 
     def adds(self, header: RingChunk) -> bool:
-        """Whether a chunk is to be added (reduce-scatter) and not only stored; its key has been registered here."""
+        """Return whether a chunk is to be added (reduce-scatter) and not only stored.
+
+        Its key has been registered here.
+        """
         return header.step < self._sync.num_members(header) - 1
 
     def on_dead(self, rank: int, text: str) -> list[Instruction]:
-        """A rank is gone: all are told but itself, and nobody waits for it to leave."""
+        """Process the death of a rank: tell all others, and do not wait for it to leave."""
         if rank in self.dead:
             return []
         self.dead[rank] = text
@@ -196,12 +204,12 @@ class ProxyProtocol:
         return [Reserve(self._requests, offset, max(nbytes, 1))]
 
     def free(self, offset: int) -> None:
-        """Give back what `allocate` found."""
+        """Free a region that `allocate` found."""
         self._allocator.free(offset)
 
     @property
     def versions(self) -> VersionTable:
-        """How many results each key has had here."""
+        """Number of results that each key has had here."""
         return self._sync.versions
 
     @property
@@ -242,13 +250,16 @@ class ProxyProtocol:
         return [Send(register.client, registered), *self._locate(register, device, offset)]
 
     def _locate(self, register: Register, device: int, offset: int) -> list[Instruction]:
-        """A client's region is there: tell the other devices."""
+        """Tell the other devices that a client's region is there."""
         client, key, epoch, descriptor, _, _ = register
         located = Located(client, key, epoch, descriptor, device, offset)
         return [*self._to_other_devices(located), *self._sync.on_located(located, serve=True)]
 
     def _on_deregister(self, deregister: Deregister) -> list[Instruction]:
-        """See [Note: deregistration] in synchronisation.py; each device frees the regions that it holds."""
+        """Process a deregistration (see [Note: deregistration] in synchronisation.py).
+
+        Each device frees the regions that it holds.
+        """
         forwarded: list[Instruction] = []
         if deregister.teller == self.device:
             forwarded += self._to_other_devices(deregister)
@@ -301,7 +312,7 @@ class ProxyProtocol:
         return [*forwarded, *excused, *self._to_other_devices(joined), *self._on_joined(joined)]
 
     def _failed_join(self) -> list[Instruction]:
-        """Tell everybody where a round cannot be completed any more."""
+        """Tell all own clients and all other devices if a round cannot be completed any more."""
         failed = self._membership.take_failed_join()
         return [*self._to_other_devices(failed), *self._on_join_failed(failed)] if failed else []
 
@@ -337,7 +348,7 @@ class ProxyProtocol:
         return [*self._forward(query.client, query), *self._on_status(status)]
 
     def _on_status(self, status: Status) -> list[Instruction]:
-        """To the client where it is of this node, else to its own device, which passes it on."""
+        """Send a status to the client if it is of this node, else to its own device, which passes it on."""
         nodes = self.placement
         if nodes.client_nodes[status.client] == nodes.device_nodes[self.device]:
             return [Send(status.client, status)]
@@ -349,7 +360,10 @@ class ProxyProtocol:
     def _forward(
         self, client: int, record: Record, *, are_near_told: bool = False
     ) -> list[Instruction]:
-        """See [Note: forwarding]: only the device that is a client's own passes its facts on."""
+        """Return the records that pass a client's facts on; none if this is not the client's own device.
+
+        [Note: forwarding] has the details.
+        """
         if client not in self._membership.own_clients:
             return []
         sends = self._to_other_devices(record)
@@ -364,7 +378,11 @@ class ProxyProtocol:
 
 
 def _handled(feature: str, device: int, handle: Callable[..., object], record: Record) -> list[Instruction]:
-    """Return what follows from a feature's record."""
+    """Return what follows from a feature's record.
+
+    Raises:
+        CoarseError: the handler returned something else than a list.
+    """
     steps = asked(feature, device, handle, record)
     if not isinstance(steps, list):
         raise CoarseError(

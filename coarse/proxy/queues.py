@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
 """Per-client queues of pushed shards (COARSE III-F).
 
-A shard is ready once every expected client has pushed it, in whatever order anybody pushed
-anything: nothing ever waits for the head of a queue, so the deadlock of COARSE figure 10 cannot occur.
+A shard is ready once every expected client has pushed it, in any order of pushes: nothing ever waits for the head of a
+queue, so the deadlock of COARSE figure 10 cannot occur.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,10 @@ class ReadyRun(NamedTuple):
 def merged_results(
     finished: list[tuple[int, int, ReadyRun]],
 ) -> list[tuple[int, int, tuple[int, ...], bool]]:
-    """(first, past the last, recipients, whether anybody contributed) of neighbours as one."""
+    """Return finished shards with neighbours of equal recipients and presence merged.
+
+    Each is (first, past the last, recipients, whether any client contributed).
+    """
     merged: list[tuple[int, int, tuple[int, ...], bool]] = []
     for first, last, run in sorted(finished) if len(finished) > 1 else finished:
         present = bool(run.present)
@@ -36,7 +39,7 @@ def merged_results(
 
 
 class ShardQueues:
-    """The queues of one key at one proxy: for each client a bit set of the shards that it has pushed."""
+    """Queues of one key at one proxy: for each client a bit set of the shards that it has pushed."""
 
     def __init__(self, contributors: Collection[int]) -> None:
         self._pushed = dict.fromkeys(contributors, 0)
@@ -45,7 +48,10 @@ class ShardQueues:
         self._clients = tuple(contributors)
 
     def on_push(self, client: int, first: int, last: int, *, present: bool) -> bool:
-        """Note an arrival; False where a shard was pushed again before it was synchronised."""
+        """Note an arrival.
+
+        Return False if a shard was pushed again before it was synchronised.
+        """
         mask = mask_of(first, last)
         if self._pushed[client] & mask:
             return False
@@ -59,11 +65,11 @@ class ShardQueues:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no pushed shard waits for others."""
+        """True if no pushed shard waits for others."""
         return not any(self._pushed.values())
 
     def lacks(self, client: int, begun: Collection[int]) -> bool:
-        """Whether a shard that another client has pushed, or that is `begun`, lacks this client."""
+        """Return whether a shard that another client has pushed, or that is `begun`, lacks this client."""
         wanted = 0
         for shard in begun:
             wanted |= mask_of(shard, shard + 1)
@@ -72,7 +78,10 @@ class ShardQueues:
         return bool(wanted & ~self._pushed[client])
 
     def missing(self, excused: Collection[int]) -> tuple[int, ...]:
-        """Clients that keep a pushed shard waiting, or all of them where nobody has pushed."""
+        """Return the clients that keep a pushed shard waiting, or all of them if none has pushed.
+
+        The excused are left out.
+        """
         wanted = 0
         for mask in self._pushed.values():
             wanted |= mask
@@ -83,7 +92,7 @@ class ShardQueues:
         )
 
     def take_ready(self, excused: Collection[int]) -> list[ReadyRun]:
-        """Remove and return all shards that every client, but for the excused, has pushed."""
+        """Remove and return all shards that every client, except the excused, has pushed."""
         active = self._clients
         if excused:
             active = tuple(client for client in active if client not in excused)

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A sum over links, step by step: fetch what lies on other devices, add, write back (COARSE III-E, `in_place`).
+"""Sum over links, step by step: fetch from other devices, add, write back (COARSE III-E, `in_place`).
 
 Where the devices share a bus of no cost, a driver reads and writes their memory in one pass and needs none of this.
 """
@@ -11,23 +11,23 @@ from coarse.proxy.instructions import Reduce, added_bytes
 
 
 class Move(NamedTuple):
-    """Bytes cross the links between two devices; answer by on_moved."""
+    """Bytes that cross the links between two devices; answered by on_moved."""
 
     source: int
     target: int
     nbytes: int
     is_fetch: bool
-    """Whether the adding device reads them, and does not write."""
+    """True if the adding device reads the bytes, and does not write them."""
 
 
 class Add(NamedTuple):
-    """The device's adder reads so many bytes; answer by on_added."""
+    """Bytes that the device's adder reads; answered by on_added."""
 
     nbytes: int
 
 
 class ReduceRun:
-    """The steps of one Reduce; it is done when no step is left."""
+    """Steps of one Reduce; it is done when no step is left."""
 
     def __init__(self, device: int, reduce: Reduce) -> None:
         nbytes = reduce.num_elements * STORAGE[reduce.dtype].itemsize
@@ -41,21 +41,21 @@ class ReduceRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether the result is where it belongs."""
+        """True if the result is where it belongs."""
         return self._has_added and not self._num_moving
 
     def begin(self) -> list[Move] | list[Add]:
-        """The first steps."""
+        """Return the first steps."""
         self._num_moving = len(self._fetches)
         return self._fetches or [self._add]
 
     def on_moved(self) -> list[Add]:
-        """One of the bytes' ways is over."""
+        """Process the arrival of one move's bytes."""
         self._num_moving -= 1
         return [] if self._num_moving or self._has_added else [self._add]
 
     def on_added(self) -> list[Move]:
-        """The adder is through."""
+        """Process the end of the addition."""
         self._has_added = True
         self._num_moving = len(self._writes)
         return self._writes

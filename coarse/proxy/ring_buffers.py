@@ -25,7 +25,7 @@ from coarse.proxy.instructions import (
 from coarse.storage.reduce import Elements, accumulate, reduce, reduce_local, scale, write
 
 ArrayOf = Callable[[Region, DType, int], np.ndarray]
-"""(region, dtype, number of elements) -> the elements of a region where they lie."""
+"""Function (region, dtype, number of elements) -> the elements of a region in place."""
 
 
 def take_chunk(receive: RingReceive, local: np.ndarray, chunk: np.ndarray, op: Op = Op.SUM) -> None:
@@ -38,7 +38,7 @@ def take_chunk(receive: RingReceive, local: np.ndarray, chunk: np.ndarray, op: O
 
 
 class RingBuffers:
-    """All ring buffers of one device; every driver of a ProxyProtocol carries out rings by them."""
+    """Ring buffers of one device; every driver of a ProxyProtocol carries out rings by them."""
 
     def __init__(self, array_of: ArrayOf) -> None:
         self._array_of = array_of
@@ -47,11 +47,11 @@ class RingBuffers:
 
     @property
     def in_use(self) -> bool:
-        """Whether a ring is under way at this device."""
+        """True if a ring is under way at this device."""
         return bool(self._local)
 
     def reduce(self, work: Reduce | RingReduce) -> None:
-        """Combine the sources where they lie, into all targets or into the shard's LocalBuf."""
+        """Combine the sources in place, into all targets or into the shard's LocalBuf."""
         dtype, op, num_elements = DType(work.dtype), Op(work.op), work.num_elements
         key = work.key if isinstance(work, Reduce) else work.ring.key
         sources = [self.source(key, region, dtype, num_elements) for region in work.sources]
@@ -66,15 +66,15 @@ class RingBuffers:
         self._local[work.ring] = (local, DType(work.dtype), Op(work.op))
 
     def source(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
-        """Where elements of a contribution lie; another driver may know of another place than the region."""
+        """Return the elements of a contribution; a driver may return another place than the region."""
         return self._array_of(region, dtype, num_elements)
 
     def target(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
-        """Where elements of a result belong."""
+        """Return the elements of a result in their place."""
         return self._array_of(region, dtype, num_elements)
 
     def frame_of(self, send: RingSend) -> np.ndarray:
-        """The SendBuf, (header and chunk bytes,) uint8."""
+        """Return the SendBuf, (header and chunk bytes,) uint8."""
         local, _, _ = self._local[send.ring]
         chunk = local[send.begin : send.end].view(np.uint8)
         frame = np.empty(RING_HEADER_BYTES + chunk.nbytes, np.uint8)
@@ -83,7 +83,7 @@ class RingBuffers:
         return frame
 
     def keep(self, frame: np.ndarray) -> RingChunk:
-        """Keep what another device's `frame_of` made as a RecvBuf, and return its header."""
+        """Keep a frame of another device's `frame_of` as a RecvBuf, and return its header."""
         header = decode_ring_header(frame[:RING_HEADER_BYTES].tobytes())
         ring = RingId(header.key, header.epoch, header.version, header.shard)
         self._received[ring, header.step] = frame[RING_HEADER_BYTES:]
@@ -102,7 +102,7 @@ class RingBuffers:
             write(self.target(finish.ring.key, region, dtype, len(result)), 0, result)
 
     def result_of(self, finish: RingFinish) -> tuple[np.ndarray, DType]:
-        """A ring's result, (n,) of the storage type; the LocalBuf is free."""
+        """Return a ring's result, (n,) of the storage type; the LocalBuf is free."""
         local, dtype, _ = self._local.pop(finish.ring)
         if not finish.present:
             local[:] = 0

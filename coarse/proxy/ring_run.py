@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""One shard's way round its ring, as one member sees it: a state machine without bytes (COARSE IV-A)."""
+"""One shard's way round its ring at one member: a state machine without bytes (COARSE IV-A)."""
 
 from coarse.protocol.records import RingChunk
 from coarse.protocol.ring import chunk_bounds, next_member, ring_steps
@@ -7,7 +7,7 @@ from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
 
 
 class RingRun:
-    """The steps of one shard at one member: starts when the local sum is there, ends after 2(p-1) chunks.
+    """Steps of one shard at one member: they start with the local sum, and end after 2(p-1) chunks.
 
     Chunks may come before the local sum is ready, and the next chunk before the last was asked for.
     """
@@ -35,18 +35,21 @@ class RingRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the LocalBuf holds the whole result."""
+        """True if the LocalBuf holds the whole result."""
         return self._is_reduced and self._step == self._num_steps
 
     def on_reduced(self, round_: int, *, present: bool) -> list[Instruction]:
-        """The local contributions lie in the LocalBuf; `round_` is what chunks say from now on."""
+        """Start: the local contributions lie in the LocalBuf.
+
+        `round_` is the round in the headers of chunks from now on.
+        """
         self._is_reduced = True
         self._round = round_
         self.present |= present
         return [self._send(0), *self._advance()] if self._steps else []
 
     def on_chunk(self, step: int, *, present: bool) -> list[Instruction]:
-        """The previous member's chunk for a step has come."""
+        """Process the previous member's chunk for a step."""
         self._received[step] = present
         return self._advance() if self._is_reduced else []
 

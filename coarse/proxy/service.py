@@ -1,4 +1,4 @@
-"""The proxy's live driver: a service loop on mapped memory and MPI.
+"""Live driver of the proxy: a service loop on mapped memory and MPI.
 
 [Note: bells] Results are written to a client's ring at once, but the client is woken only when the
 device has nothing more to add or `_BELL_DELAY_S` have passed: on a machine with fewer cores than
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from coarse.gpu.available import gpus
+from coarse.protocol import override
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
@@ -48,7 +49,7 @@ from coarse.transport.mailbox import Mailbox
 
 _BELL_DELAY_S = 0.001
 _LAST_WORDS_S = 5.0
-"""How long a device that ends goes on sending to others, which may have ended, too."""
+"""Seconds that a device that ends goes on sending to others, which may have ended, too."""
 _IDLE_SLEEP_S = 0.5
 _POLL_BUSY_S = 0.0002
 _POLL_GPU_S = 0.00005
@@ -57,7 +58,7 @@ _BUSY_LINGER_S = 0.05
 
 
 class LiveBuffers(RingBuffers):
-    """Ring buffers that know what clients have lent, and count what they reduce and the seconds that it takes."""
+    """Ring buffers that know the clients' loans, and count what they reduce and the seconds that it takes."""
 
     def __init__(self, array_of: ArrayOf, clock: Clock, loans: Loans) -> None:
         super().__init__(array_of)
@@ -66,44 +67,44 @@ class LiveBuffers(RingBuffers):
         self.num_reduced = self.added_bytes = 0
         self.reduce_s = 0.0
 
+    @override
     def reduce(self, work: ReduceWork) -> None:
-        """See RingBuffers."""
         began_s = self._clock.now_s()
         super().reduce(work)
         self.count(work, began_s)
 
     def count(self, work: ReduceWork, began_s: float) -> None:
-        """Note a sum that is done."""
+        """Count a sum that is done."""
         self.num_reduced += 1
         self.added_bytes += added_bytes(work)
         self.reduce_s += self._clock.now_s() - began_s
 
+    @override
     def source(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
-        """See RingBuffers."""
         lent = self._loans.source(key, region, dtype, num_elements)
         return super().source(key, region, dtype, num_elements) if lent is None else lent
 
+    @override
     def target(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
-        """See RingBuffers."""
         lent = self._loans.target(key, region, dtype, num_elements)
         return super().target(key, region, dtype, num_elements) if lent is None else lent
 
 
 class BuffersOnGpu(LiveBuffers):
-    """The same where regions of keys lie on a GPU: results of rings are written there by its stream."""
+    """Ring buffers of a device whose regions of keys lie on a GPU: its stream writes results of rings."""
 
     def __init__(self, array_of: ArrayOf, clock: Clock, loans: Loans, sums: GpuSums) -> None:
         super().__init__(array_of, clock, loans)
         self._sums = sums
 
+    @override
     def finish(self, finish: RingFinish) -> None:
-        """See RingBuffers."""
         result, dtype = self.result_of(finish)
         self._sums.write(result, dtype, finish.targets)
 
 
 class ProxyService:
-    """One device's service loop; runs in the device rank's main thread, or in a thread of a worker."""
+    """Service loop of one device; it runs in the device rank's main thread, or in a thread of a worker."""
 
     def __init__(
         self,
@@ -116,8 +117,9 @@ class ProxyService:
         work: Work | None = None,
         process_ids: Mapping[int, int] | None = None,
     ) -> None:
-        """Sums are taken in the order of `work`: the most urgent first, unless another driver says so.
+        """Take the parts of the service.
 
+        Sums are taken in the order of `work`: the most urgent first, unless another driver gives another order.
         `process_ids` are those of this node's world ranks, whose memory clients may lend.
         """
         self._protocol = protocol
@@ -137,7 +139,7 @@ class ProxyService:
         }
         self._loans = Loans(self._lenders)
         self._gpu_sums = self._open_gpu(memories[protocol.device])
-        """Of a device whose keys' regions lie on a GPU."""
+        """Sums on the GPU, of a device whose keys' regions lie there."""
         self._rings = self._open_buffers(self._gpu_sums)
         self._own: dict[type, Callable[[Any], None]] = {
             StatisticsRequest: self._on_statistics_request,
@@ -146,7 +148,7 @@ class ProxyService:
             Lend: self._loans.on_lend,
             Reclaim: self._on_reclaim,
         }
-        """Records that the protocol knows nothing of."""
+        """Handlers of the records that the protocol does not know."""
         self._num_records = 0
         here = placement.device_nodes[protocol.device]
         self._is_near = [
@@ -186,7 +188,7 @@ class ProxyService:
 
     @property
     def _is_needed(self) -> bool:
-        """Whether there is anything to do, or to come."""
+        """True if something is to be done, or may still arrive."""
         is_on_gpu = self._gpu_sums is not None and self._gpu_sums.is_busy
         return not self._finished or is_on_gpu or self._features.keep(are_all_gone=self._finished)
 
@@ -205,16 +207,19 @@ class ProxyService:
         return BuffersOnGpu(self._array, self._clock, self._loans, sums)
 
     def _reaches(self, device: int) -> bool:
-        """Whether this device's GPU reaches the memory of another device."""
+        """Return whether this device's GPU reaches the memory of another device."""
         memory = self._memories[device]
         return isinstance(memory, GpuDeviceMemory) and memory.is_direct
 
     def _next_work(self) -> ReduceWork | None:
-        """The sum whose turn it is; none while a GPU has as many as it should."""
+        """Return the next sum; none while a GPU has as many as it should."""
         return self._work.take() if self._gpu_sums is None or self._gpu_sums.has_room else None
 
     def _add(self, work: ReduceWork) -> None:
-        """Take a sum, or have the GPU take it: then what follows from it is of this moment, though it comes later."""
+        """Take a sum, or have the GPU take it.
+
+        If the GPU takes it, the mailbox still dates what follows from it to this moment, though it comes later.
+        """
         if self._gpu_sums is None:
             self._device.reduce(work)
             return
@@ -225,7 +230,7 @@ class ProxyService:
             self._gpu_sums.combine(work, added)
 
     def _on_added(self, work: ReduceWork, began_s: float, moment_s: float, local: np.ndarray | None = None) -> None:
-        """A GPU has taken a sum, that of a ring into `local`."""
+        """Process the end of a sum on the GPU, that of a ring in `local`."""
         self._rings.count(work, began_s)
         if isinstance(work, RingReduce):
             assert local is not None
@@ -234,7 +239,7 @@ class ProxyService:
             self._device.reduced(work)
 
     def _end(self, transport: DeviceTransport) -> None:
-        """Send what waits, to whoever still reads, and close."""
+        """Send what waits, to those that still read, and close."""
         until_s = self._clock.now_s() + _LAST_WORDS_S
         while transport.has_unwritten and self._clock.now_s() < until_s:
             self._mailbox.sleep(_POLL_BUSY_S)
@@ -243,7 +248,7 @@ class ProxyService:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a rank is known to have died."""
+        """True if a rank is known to have died."""
         return bool(self._protocol.dead)
 
     def warn_peers(self, text: str) -> None:
@@ -259,7 +264,10 @@ class ProxyService:
         return self._features.longest_sleep_s(self._longest_of_carriers_s())
 
     def _longest_of_carriers_s(self) -> float:
-        """Neither MPI nor a GPU wakes anybody up, so a device that may hear by them looks often."""
+        """Return the longest sleep in seconds for what arrives by MPI and the GPU.
+
+        Neither of them wakes the service, so a device that may hear by them looks often.
+        """
         if self._gpu_sums is not None and self._gpu_sums.is_busy:
             return _POLL_GPU_S
         if self._transport is None:
@@ -296,7 +304,7 @@ class ProxyService:
         self.send(Send(reach.client, Reached(self._protocol.device, reach.token, why)))
 
     def _on_reclaim(self, reclaim: Reclaim) -> None:
-        """What is to be added already is added now, from where it lies: so all that comes later is in the region.
+        """Take all sums that wait now, from where their sources lie, so that all later ones are in the region.
 
         (Devices on GPUs are lent nothing.)
         """
@@ -329,7 +337,7 @@ class ProxyService:
     # --- what the device asks of its driver
 
     def send(self, send: Send) -> None:
-        """See DeviceDriver: by a ring in mapped memory, or by MPI to a device of another node."""
+        """Send a record by a ring in mapped memory, or by MPI to a device of another node."""
         if self._gpu_sums is None:
             self._send_now(send)
         else:
@@ -350,11 +358,11 @@ class ProxyService:
             self._transport.send(device, Tag.RECORD, np.frombuffer(encode(record), np.uint8))
 
     def send_chunk(self, send: RingSend) -> None:
-        """See DeviceDriver."""
+        """Send a ring's chunk by MPI."""
         self._send_message(send.device, Tag.RING, self._rings.frame_of(send))
 
     def _send_message(self, device: int, tag: int, payload: np.ndarray) -> None:
-        """By MPI, which does not wake a device of this node."""
+        """Send by MPI, and wake a device of this node, which MPI does not."""
         assert self._transport is not None
         self._transport.send(device, tag, payload)
         endpoint = self._placement.num_clients + device
@@ -362,15 +370,18 @@ class ProxyService:
             self._mailbox.ring_always(endpoint)
 
     def reduce(self, work: ReduceWork) -> None:
-        """See DeviceDriver."""
+        """Queue a sum until it is its turn."""
         self._work.give(work)
 
     def reserve(self, reserve: Reserve) -> str:
-        """See DeviceDriver."""
+        """Make bytes of the device's memory real.
+
+        Return why that is impossible, or an empty string.
+        """
         return self._memories[self._protocol.device].reserve(reserve.offset, reserve.nbytes)
 
     def finish(self) -> None:
-        """See DeviceDriver."""
+        """Note that all clients have left."""
         self._finished = True
 
     # --- within
@@ -392,7 +403,7 @@ class ProxyService:
         return self._memories[region.device].view(region.offset, nbytes).view(dtype.storage)
 
     def statistics(self) -> dict[str, float]:
-        """This device's counters since its start."""
+        """Return this device's counters since its start."""
         usage = os.times()
         rings = self._rings
         found: dict[str, float] = {"folded_bytes": rings.added_bytes, "folds": rings.num_reduced}
@@ -409,7 +420,10 @@ class ProxyService:
         return self._features.statistics() | found
 
     def carried_between_nodes(self) -> tuple[int, int]:
-        """Bytes sent to and received from devices of other nodes: records, chunks of rings, packets of models."""
+        """Return the bytes sent to and received from devices of other nodes.
+
+        They are records, chunks of rings, and packets of models.
+        """
         if self._transport is None:
             return 0, 0
         counts = (self._transport.sent_bytes, self._transport.received_bytes)

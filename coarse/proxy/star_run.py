@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""One shard's way through a star, as one member sees it: all send to the first, which sends the total back.
+"""One shard's way through a star at one member: all send to the first, which returns the total.
 
 [Note: asked to begin] A member whose own clients contribute nothing, since they have joined or are routed elsewhere,
 does not know that others have begun. In a ring the chunk of the member before it says so; in a star nothing would come.
@@ -11,11 +11,11 @@ from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
 
 
 class StarRun:
-    """The steps of one shard at one member; the same four methods as a RingRun's.
+    """Steps of one shard at one member; it has the four methods of a RingRun.
 
     The first of p members adds what the others send, steps 0..p-2, in the order of the members, so that sums have the
-    same bits in whatever order they come. It sends the total back in steps p-1..2p-3, and asked for what it adds in
-    steps 2p-2..3p-4: see [Note: asked to begin].
+    same bits in any order of arrival. It sends the total back in steps p-1..2p-3, and its requests to begin in steps
+    2p-2..3p-4: see [Note: asked to begin].
     """
 
     def __init__(self, ring: RingId, num_elements: int, members: tuple[int, ...], device: int) -> None:
@@ -25,7 +25,7 @@ class StarRun:
         self._place = members.index(device)
         others = len(members) - 1
         self._awaited = range(others) if self._place == 0 else (2 * others + self._place - 1, others + self._place - 1)
-        """Steps in which something comes here, in the order in which it is taken."""
+        """Steps in which a chunk comes here, in the order in which they are taken."""
         self._received: dict[int, bool] = {}
         self._num_taken = 0
         self._round = 0
@@ -35,11 +35,14 @@ class StarRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the LocalBuf holds the whole result."""
+        """True if the LocalBuf holds the whole result."""
         return self._is_reduced and self._num_taken == len(self._awaited)
 
     def on_reduced(self, round_: int, *, present: bool) -> list[Instruction]:
-        """The local contributions lie in the LocalBuf; `round_` is what chunks say from now on."""
+        """Start: the local contributions lie in the LocalBuf.
+
+        `round_` is the round in the headers of chunks from now on.
+        """
         self._is_reduced = True
         self._round = round_
         self.present |= present
@@ -49,7 +52,7 @@ class StarRun:
         return [*self._to_others(first, 0), *self._advance()]
 
     def on_chunk(self, step: int, *, present: bool) -> list[Instruction]:
-        """Another member's sum, or the total, or a request has come."""
+        """Process another member's sum, the total, or a request to begin."""
         self._received[step] = present
         return self._advance() if self._is_reduced else []
 

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How a proxy synchronises keys: arrivals in, reductions and ring steps out (COARSE III-F, IV-A).
+"""Synchronisation of keys by a proxy: arrivals in, reductions and ring steps out (COARSE III-F, IV-A).
 
 [Note: deregistration] A client deregisters a key when it has taken all results. Once all clients have, no device
 touches their regions any more, and each drops the key as soon as it has heard so from all: only the last
@@ -21,7 +21,7 @@ from coarse.proxy.star_run import StarRun
 from coarse.storage.versions import VersionTable
 
 FOLD_BYTES = 8 * MIB
-"""The most that one Reduce covers, so that a more urgent key need not wait longer."""
+"""Most bytes that one Reduce covers, so that a more urgent key need not wait longer."""
 
 
 class Synchronisation:
@@ -31,24 +31,24 @@ class Synchronisation:
         self._device = device
         self._placement = placement
         self.keys: dict[tuple[int, int], KeyState] = {}
-        """(key, epoch) -> its state."""
+        """State of each (key, epoch)."""
         self._epochs: defaultdict[int, list[int]] = defaultdict(list)
-        """Key -> the epochs in which it has a state."""
+        """Epochs in which each key has a state."""
         self._facts: dict[int, tuple[Facts, ...]] = {}
         self._excused: set[int] = set()
         self._left: set[int] = set()
         self._deregistered: defaultdict[int, set[int]] = defaultdict(set)
-        """Key -> clients that have deregistered it, until all have."""
+        """Clients that have deregistered each key, until all have."""
         self._old_keys: defaultdict[str, set[int]] = defaultdict(set)
-        """Name -> the keys of it that are so."""
+        """Keys of each name that some clients have deregistered."""
         self._round = 0
         self.versions = VersionTable()
-        """Key -> results of this proxy's shards of it."""
+        """Results of this proxy's shards, by key."""
 
     # --- what ranks agree on
 
     def use_facts(self, epoch: int, facts: tuple[Facts, ...]) -> list[Instruction]:
-        """All clients' facts of an epoch are known: make the plans that waited for them.
+        """Take all clients' facts of an epoch, and make the plans that waited for them.
 
         Keys of the epoch before the last are forgotten: a client sends its table for an epoch only
         once it has all results of the epochs before.
@@ -62,7 +62,7 @@ class Synchronisation:
         return [step for state in waiting for step in self._settle(state)]
 
     def on_located(self, located: Located, *, serve: bool) -> list[Instruction]:
-        """A client has registered a key, here (`serve`) or at another device."""
+        """Note that a client has registered a key, here (`serve`) or at another device."""
         state = self._state(located.key, located.epoch)
         replaced = self._replaced_by(located) if self._deregistered else []
         state.located[located.client] = located
@@ -78,7 +78,7 @@ class Synchronisation:
         return [*replaced, *self._settle(state), *self._fail_if_left(state)]
 
     def _replaced_by(self, located: Located) -> list[Instruction]:
-        """A client may use a name for something else than before: what that means for the name's old keys."""
+        """Return what follows for a name's old keys if a client uses the name for something else than before."""
         client, keys = located.client, self._old_keys.get(located.descriptor.name, ())
         old = [key for key in keys if client in self._deregistered.get(key, ())]
         states = [state for key in old if key != located.key for state in self._states_of(key)]
@@ -87,7 +87,7 @@ class Synchronisation:
         return [step for state in states for step in self._fail_if_left(state)]
 
     def on_failed(self, failed: Failed) -> list[Instruction]:
-        """A key cannot be synchronised in its epoch: tell the clients that registered it here."""
+        """Fail a key in its epoch: tell the clients that registered it here."""
         state = self._state(failed.key, failed.epoch)
         if state.failed is not None:
             return []
@@ -101,7 +101,10 @@ class Synchronisation:
         return [*(Send(endpoint, failed) for endpoint in others), *self.on_failed(failed)]
 
     def excuse(self, client: int, round_: int) -> list[Instruction]:
-        """A client has joined: from now on it counts as zero. Rounds that are over are ignored."""
+        """Excuse a client that has joined: from now on it counts as zero.
+
+        Rounds that are over are ignored.
+        """
         if round_ < self._round:
             return []
         self.begin_round(round_)
@@ -109,19 +112,19 @@ class Synchronisation:
         return [step for state in self.keys.values() for step in self._settle(state)]
 
     def on_leave(self, client: int) -> list[Instruction]:
-        """A client has shut down: what it has not pushed will never come."""
+        """Note that a client has shut down: all shards that it has not pushed will never come."""
         self._left.add(client)
         return [step for state in self.keys.values() for step in self._fail_if_left(state)]
 
     def on_deregister(self, client: int, key: int) -> None:
-        """A client will not use a key again; see [Note: deregistration]."""
+        """Note that a client will not use a key again; see [Note: deregistration]."""
         self._deregistered[key].add(client)
         for state in self._states_of(key):
             if state.located:
                 self._old_keys[state.name].add(key)
 
     def deregister(self, key: int) -> None:
-        """All clients have deregistered a key. See [Note: deregistration]."""
+        """Drop a key that all clients have deregistered; see [Note: deregistration]."""
         self._deregistered.pop(key, None)
         for state in self._states_of(key):
             if state.located:
@@ -142,23 +145,23 @@ class Synchronisation:
             self._drop(state)
 
     def begin_round(self, round_: int) -> None:
-        """All clients have joined and go on: nobody is excused any more.
+        """Begin a round: all clients have joined and go on, and none is excused any more.
 
-        Whatever comes of a later round says so too: it may overtake the word that all have joined.
+        A record of a later round begins it too: it may overtake the word that all have joined.
         """
         if round_ > self._round:
             self._round = round_
             self._excused.clear()
 
     def missing(self, key: int) -> tuple[int, ...]:
-        """Clients whose registration or contribution a key waits for at this device."""
+        """Return the clients whose registration or contribution a key waits for at this device."""
         state = max(self._states_of(key), key=lambda state: state.epoch, default=KeyState(key, 0))
         return state.missing(self._placement.num_clients, self._excused)
 
     # --- arrivals
 
     def on_push(self, push: Push) -> list[Instruction]:
-        """A client announces shards."""
+        """Process a client's announcement of shards."""
         self.begin_round(push.round)
         state = self._state(push.key, push.epoch)
         if state.plan is None or push.client not in state.located:
@@ -167,19 +170,19 @@ class Synchronisation:
         return self._enqueue(state, push) + self._advance(state) + self._fail_if_left(state)
 
     def on_reduced(self, reduce: Reduce) -> list[Instruction]:
-        """A Reduce's result is in its targets."""
+        """Report the result of a Reduce, which is in its targets."""
         state = self.keys[reduce.key, reduce.epoch]
         state.outstanding -= 1
         return self._report(state)
 
     def give_up(self, key: int, epoch: int) -> None:
-        """A sum of a key that has failed was not taken."""
+        """Note that a sum of a key that has failed was not taken."""
         state = self.keys[key, epoch]
         state.outstanding -= 1
         self._drop_if_over(state)
 
     def on_ring_reduced(self, ring: RingId) -> list[Instruction]:
-        """The local part of a ring is there."""
+        """Go on with a ring whose local part is there."""
         state = self.keys[ring.key, ring.epoch]
         present = bool(state.ring_runs[ring].present)
         run = state.rings[ring]
@@ -187,7 +190,7 @@ class Synchronisation:
         return steps + self._finish_ring(state, ring) if run.is_finished else steps
 
     def on_chunk(self, chunk: RingChunk) -> list[Instruction]:
-        """A chunk of a ring has come; it may be the first that this proxy hears of the shard."""
+        """Process a chunk of a ring, perhaps the first that this proxy hears of the shard."""
         self.begin_round(chunk.round)
         state = self._state(chunk.key, chunk.epoch)
         if state.plan is None:
@@ -196,7 +199,10 @@ class Synchronisation:
         return self._take_chunk(state, chunk) + self._fail_if_left(state)
 
     def num_members(self, chunk: RingChunk) -> int:
-        """Devices of the ring that a chunk goes round; those of all nodes where the plan is still to be made."""
+        """Return the number of devices of the ring that a chunk goes round.
+
+        It is that of all nodes if the plan is still to be made.
+        """
         state = self.keys.get((chunk.key, chunk.epoch))
         if state is None or state.plan is None:
             return self._placement.num_devices
@@ -219,11 +225,11 @@ class Synchronisation:
             del self._epochs[state.key]
 
     def _states_of(self, key: int) -> list[KeyState]:
-        """A key's states, of its last epochs."""
+        """Return a key's states, of its last epochs."""
         return [self.keys[key, epoch] for epoch in self._epochs.get(key, ())]
 
     def _settle(self, state: KeyState) -> list[Instruction]:
-        """Make the plan once everybody who is not excused has registered; take what came early."""
+        """Make the plan once all clients that are not excused have registered; take what came early."""
         steps: list[Instruction] = []
         if state.plan is None:
             facts = self._facts.get(state.epoch)
@@ -260,9 +266,9 @@ class Synchronisation:
         return steps + self._start_passive(state) if state.rings else steps
 
     def _fail_if_left(self, state: KeyState) -> list[Instruction]:
-        """Give a key up, everywhere, where it waits for a client that has shut down, or uses its name for another key.
+        """Fail a key everywhere if it waits for a client that has shut down or uses its name for another key.
 
-        That is said by a device that the client itself would have told: its word cannot come before
+        Only a device that the client itself would have told does so: the news of the client cannot reach it before
         the client's last registration and push.
         """
         if not (self._left or state.replaced_by) or state.failed is not None:
@@ -278,7 +284,7 @@ class Synchronisation:
         return []
 
     def _start_passive(self, state: KeyState) -> list[Instruction]:
-        """A proxy whose own clients contribute nothing joins each ring that others have begun."""
+        """Start each ring that others have begun if this proxy's own clients contribute nothing."""
         assert state.plan is not None
         if not self._excused.issuperset(state.plan.contributors_by_device[self._device]):
             return []
@@ -289,7 +295,7 @@ class Synchronisation:
         ]
 
     def _reduces(self, state: KeyState, run: ReadyRun) -> list[Instruction]:
-        """The whole sum in one pass over the bytes, in pieces of at most FOLD_BYTES."""
+        """Return the whole sum in one pass over the bytes, in pieces of at most FOLD_BYTES."""
         assert state.plan is not None
         descriptor = state.descriptor
         shard_bytes = max(1, descriptor.nbytes // state.plan.num_shards)
@@ -344,7 +350,7 @@ class Synchronisation:
         return steps + self._finish_ring(state, ring) if run.is_finished else steps
 
     def _finish_ring(self, state: KeyState, ring: RingId) -> list[Instruction]:
-        """The LocalBuf of a ring holds the whole result."""
+        """Finish a ring whose LocalBuf holds the whole result."""
         assert state.plan is not None
         ring_run = state.rings.pop(ring)
         run = state.ring_runs.pop(ring)
@@ -361,7 +367,10 @@ class Synchronisation:
         return [] if state.outstanding else self._tell(state)
 
     def _tell(self, state: KeyState) -> list[Instruction]:
-        """Tell the clients what is finished; a ring's shard at once, so that it is read while others go round."""
+        """Tell the clients which shards are finished.
+
+        A ring's shard is told at once, so that it is read while others go round.
+        """
         finished, state.finished = state.finished, []
         state.num_stored += sum(last - first for first, last, _ in finished)
         if finished and state.num_stored == state.num_owned:

@@ -8,37 +8,40 @@ from coarse.proxy.device import ReduceWork
 
 
 class Work(Protocol):
-    """Says when a sum's turn has come. Another driver than the live one gives a service its own."""
+    """Order of sums, which says when it is a sum's turn.
+
+    Another driver than the live one gives a service its own.
+    """
 
     def give(self, work: ReduceWork) -> None:
-        """A sum that the device is to take."""
+        """Take a sum that the device is to add."""
         ...
 
     def take(self) -> ReduceWork | None:
-        """The sum whose turn it is; None where none has come."""
+        """Return the next sum; None if none is due."""
         ...
 
     def wall_s_until_next(self) -> float | None:
-        """Wall seconds until `take` may have something, as far as that is known."""
+        """Return the wall seconds until `take` may have something, as far as that is known."""
         ...
 
 
 class UrgentFirst:
-    """The most urgent sum first, as soon as the device's core is free; of equal ones the oldest."""
+    """Order with the most urgent sum first, once the device's core is free; of equal ones the oldest."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, int, ReduceWork]] = []
         self._num_given = 0
 
     def give(self, work: ReduceWork) -> None:
-        """See Work."""
+        """Queue a sum."""
         self._num_given += 1
         heapq.heappush(self._waiting, (-work.priority, self._num_given, work))
 
     def take(self) -> ReduceWork | None:
-        """See Work."""
+        """Return the most urgent sum, or None."""
         return heapq.heappop(self._waiting)[2] if self._waiting else None
 
     def wall_s_until_next(self) -> float | None:
-        """See Work: the service takes what there is before it sleeps."""
+        """Return None: the service takes what there is before it sleeps."""
         return None
