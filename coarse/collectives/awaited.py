@@ -1,4 +1,4 @@
-"""What a job of the progress thread may wait for, and who is lacking."""
+"""Events that a job of the progress thread may wait for, and the ranks that they lack."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -10,34 +10,41 @@ if TYPE_CHECKING:  # importing it starts MPI
 
 
 class Awaited(Protocol):
-    """Something that will have happened; the progress thread asks again and again and never blocks."""
+    """Event that a job waits for; the progress thread asks for it again and again and never blocks."""
 
     def is_over(self) -> bool:
-        """Whether it has happened."""
+        """Return whether it has happened."""
         ...
 
     def missing(self) -> tuple[int, ...]:
-        """Ranks among workers that it still lacks, as far as can be told."""
+        """Return the ranks among workers that it still lacks, as far as they are known."""
         ...
 
 
 class Copied:
-    """A copy of a GPU's; GpuError where it failed. `kept` has the memory that it reads, which lives until then: whoever
-    frees memory of a GPU gives it to a stream that knows nothing of the copy."""
+    """Copy by a GPU.
+
+    `kept` holds the memory that it reads until the copy is done: memory of a GPU that is freed goes to a stream
+    that does not know of the copy.
+    """
 
     def __init__(self, event: Event, kept: object = None) -> None:
         self._event = event
         self._kept = kept
 
     def is_over(self) -> bool:
-        """See Awaited."""
+        """Return whether the copy is done.
+
+        Raises:
+            GpuError: the copy failed.
+        """
         if not self._event.is_done():
             return False
         self._kept = None
         return True
 
     def missing(self) -> tuple[int, ...]:
-        """See Awaited: no rank is waited for."""
+        """Return no ranks, since none is waited for."""
         return ()
 
 
@@ -48,30 +55,30 @@ class Messages:
         self._requests: list[tuple[MPI.Request, int, object]] = []
 
     def add(self, request: "MPI.Request", worker: int, buffer: object) -> None:
-        """Wait for one more; `buffer` lives until it is complete."""
+        """Wait for one more request; `buffer` lives until it is complete."""
         self._requests.append((request, worker, buffer))
 
     def is_over(self) -> bool:
-        """See Awaited."""
+        """Return whether all requests are complete."""
         self._requests = [known for known in self._requests if not known[0].Test()]
         return not self._requests
 
     def missing(self) -> tuple[int, ...]:
-        """See Awaited."""
+        """Return the workers at the other ends of the requests that are not complete."""
         return tuple(sorted({worker for _, worker, _ in self._requests}))
 
 
 class Requests:
-    """MPI requests of which nobody knows the other ends."""
+    """MPI requests whose other ends are not known."""
 
     def __init__(self, requests: "Sequence[MPI.Request]") -> None:
         self._requests = list(requests)
 
     def is_over(self) -> bool:
-        """See Awaited."""
+        """Return whether all requests are complete."""
         self._requests = [request for request in self._requests if not request.Test()]
         return not self._requests
 
     def missing(self) -> tuple[int, ...]:
-        """See Awaited."""
+        """Return no ranks, since the other ends are not known."""
         return ()

@@ -1,4 +1,7 @@
-"""Workers that gather and reduce together. Start reading here."""
+"""Workers that gather and reduce together.
+
+Start reading here.
+"""
 
 import contextlib
 from collections.abc import Callable, Hashable
@@ -23,13 +26,13 @@ from coarse.protocol.joint import CollectiveKind, Joint
 
 
 class WorkerGroup:
-    """Workers (ranks among workers, as coarse.rank() counts) that gather and reduce together.
+    """Group of workers (ranks among workers, as coarse.rank() counts) that gather and reduce together.
 
     All members open it in the same order among their groups, and call the same methods in the same order with arrays
-    of the same sizes; `alike` says what else must be the same on all of them. A call returns at once what ends once
-    its arrays may be used again: until then nobody may change them. Arrays are contiguous. What a call reads
-    must be there, or once its `after` is over. An error that all members find alike (MismatchError, CapacityError)
-    leaves the group as it was; after any other it cannot be used any more.
+    of the same sizes; `alike` says what else must be the same on all of them. A call returns at once an object that
+    ends once its arrays may be used again: until then they may not be changed. Arrays are contiguous. The data that a
+    call reads must be there, or once its `after` is over. An error that all members raise together (MismatchError,
+    CapacityError) leaves the group as it was; after any other it cannot be used any more.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class WorkerGroup:
             shape.require_even()
         self.num_nodes = shape.num_nodes
         self.node_ranks = shape.near(self.rank)
-        """The members of this one's node, as group ranks."""
+        """Group ranks of the members of this one's node."""
         self._progress = shared.progress
         self._lane = shared.next_lane()
         self._meeting = shared.meeting(self.ranks)
@@ -71,8 +74,9 @@ class WorkerGroup:
     # --- memory of the node
 
     def node_buffer(self, name: str, nbytes: int, *, alike: str = "") -> NodeBuffer:
-        """Memory of the node's devices, one copy on every node; all members call it alike, and it returns when it is
-        there.
+        """Return memory of the node's devices, one copy on every node.
+
+        All members make the same call, and it returns when the memory is there.
 
         Raises:
             CapacityError: some node has no device with room; on all members, and nothing is taken anywhere.
@@ -109,9 +113,9 @@ class WorkerGroup:
         alike: str = "",
         after: Awaited | None = None,
     ) -> Pending:
-        """Every member's `own`, (n,) bytes, into every member's `out`, (p*n,); `own` may be its place in `out`.
+        """Gather every member's `own`, (n,) bytes, into every member's `out`, (p*n,).
 
-        With `keep` the node's buffer holds the same bytes afterwards.
+        `own` may be its place in `out`. With `keep` the node's buffer holds the same bytes afterwards.
         """
         flat, mine = _bytes(out, "out"), _bytes(own, "own")
         _require_size(what, "out", flat.nbytes, self.size * mine.nbytes)
@@ -128,10 +132,10 @@ class WorkerGroup:
         )  # fmt: skip
 
     def read_node(self, out: np.ndarray, kept: NodeBuffer, *, what: str) -> Pending:
-        """What the node's buffer holds from its first byte on into `out`; nothing moves between nodes.
+        """Copy the first bytes of the node's buffer into `out`; nothing moves between nodes.
 
-        The one call that members need not make alike: it is neither numbered nor counted. The next gather into the
-        buffer begins when all members have come to it, and have so ended what they read before.
+        This is the one call that members need not all make: it is neither numbered nor counted. The next gather into
+        the buffer begins when all members have come to it, and have so ended what they read before.
         """
         flat = _bytes(out, "out")
         _require_room(what, kept, flat.nbytes)
@@ -144,16 +148,17 @@ class WorkerGroup:
         return self._progress.submit(self._lane, read, what, due=due)
 
     def count_node_read(self, what: str, nbytes: int) -> None:
-        """Note bytes that this member reads from the node's buffers."""
+        """Count bytes that this member reads from the node's buffers."""
         self._parts.shared.node_reads[what] += nbytes
 
     def gather_on_node(
         self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None,
         kept: NodeBuffer | None = None,
     ) -> Pending:  # fmt: skip
-        """As all_gather, among the members of this one's node alone, in order of `node_ranks`.
+        """Gather as all_gather does, among the members of this one's node alone, in order of `node_ranks`.
 
-        `kept`: the node's buffer of which `own` is a part, as emulated machines have to know."""
+        `kept` is the node's buffer of which `own` is a part, as emulated machines have to know.
+        """
         flat, mine, node = _bytes(out, "out"), _bytes(own, "own"), self._parts.node
         _require_size(what, "out", flat.nbytes, node.num_members * mine.nbytes)
 
@@ -177,7 +182,7 @@ class WorkerGroup:
         alike: str = "",
         after: Awaited | None = None,
     ) -> Pending:
-        """The combination of all members' slices r of `full`, (p*n,), into `out`, (n,), of group rank r.
+        """Reduce all members' slices r of `full`, (p*n,), into `out`, (n,), of group rank r.
 
         Both hold `dtype` (bfloat16 as uint16, or any as bytes). The order of the sum is fixed; half types add in
         float32 and are rounded once.
@@ -196,7 +201,10 @@ class WorkerGroup:
         return self._submit_agreed(kind, what, flat.nbytes, reduce, 0, dtype, op, alike, after)
 
     def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = "") -> Pending:
-        """The combination of all members' arrays in place, the same bits on all: a reduce-scatter and an all-gather."""
+        """Reduce all members' arrays in place, to the same bits on all.
+
+        It is a reduce-scatter and an all-gather.
+        """
         flat = _elements(array, dtype, "array")
         how = SliceSum(dtype, op, self.size)
         slice_elements = -(-len(flat) // self.size)
@@ -220,10 +228,11 @@ class WorkerGroup:
         self._submit_agreed(CollectiveKind.BARRIER, what, 0, nothing, alike=alike).wait()
 
     def submit(self, job: Callable[[MPI.Intracomm], Waits | None], *, what: str, lane: str = "") -> Pending:
-        """Any MPI work of the group, in order, in the progress thread, with a communicator for such jobs alone.
+        """Run any MPI work of the group, in order, in the progress thread.
 
-        A job that waits should be a generator and yield what it waits for (see coarse.collectives.awaited), so that
-        others go on. Jobs of another `lane` run beside those of the group's collectives.
+        It gets a communicator for such jobs alone. A job that waits should be a generator and yield what it waits for
+        (see coarse.collectives.awaited), so that others go on. Jobs of another `lane` run beside those of the group's
+        collectives.
         """
         comm = self._parts.comms[1]
         key: Hashable = (self._lane, lane) if lane else self._lane
@@ -231,11 +240,14 @@ class WorkerGroup:
         return self._progress.submit(key, lambda: job(comm), what, members=())
 
     def counters(self) -> dict[str, tuple[int, int]]:
-        """By `what` the bytes that this member sent to and received from other nodes; "headers" announce the others."""
+        """Return, by `what`, the bytes that this member sent to and received from other nodes.
+
+        "headers" are the bytes that announce the others.
+        """
         return self._parts.traffic.by_purpose()
 
     def close(self) -> None:
-        """Give back what the group has; all members call it alike, after which nobody may use it."""
+        """Free what the group has; all members call it, and do not use the group any more."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -251,8 +263,11 @@ class WorkerGroup:
         dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "", after: Awaited | None = None,
         moves: CollectiveKind | None = None, buffer: NodeBuffer | None = None,
     ) -> Pending:  # fmt: skip
-        """Submit a job that begins once all members have said that they make the same call; `moves`: the collective
-        that it is on a machine with hosts and accelerators, if not `kind`; `buffer`: that which holds its result."""
+        """Submit a job that begins once all members have said that they make the same call.
+
+        `moves` is the collective that it is on a machine with hosts and accelerators, if not `kind`; `buffer` is the
+        one that holds its result.
+        """
         header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
         members = self.node_ranks if kind is CollectiveKind.GATHER_ON_NODE else range(self.size)
 
@@ -317,7 +332,7 @@ def _require_room(what: str, kept: NodeBuffer, nbytes: int) -> None:
 
 
 def _put_own(out: np.ndarray, own: np.ndarray, position: int) -> None:
-    """A member's slice to its place in `out`, unless it is there."""
+    """Copy a member's slice to its place in `out`, unless it is there."""
     place = out[position * own.nbytes : (position + 1) * own.nbytes]
     if own.nbytes and place.__array_interface__["data"][0] != own.__array_interface__["data"][0]:
         place[:] = own

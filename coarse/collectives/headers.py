@@ -1,4 +1,7 @@
-"""What members tell each other before a collective moves anything, so that a difference is an error and no hang."""
+"""Headers that members exchange before a collective moves anything, so that a difference is an error.
+
+Without them it would be a hang.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,23 +21,23 @@ if TYPE_CHECKING:  # importing it starts MPI
 
 
 class Header(NamedTuple):
-    """What must be the same on all members."""
+    """Header of a collective: all that must be the same on all members."""
 
     kind: CollectiveKind
     number: int
-    """How many jobs the group's members have submitted before."""
+    """Number of jobs that the group's members have submitted, this one included."""
     name: int
-    """Of what it is for, and of what else its members must have alike."""
+    """Hash of the collective's purpose and of everything else that its members must have the same."""
     nbytes: int
-    """Of the largest array."""
+    """Bytes of the largest array."""
     dtype: DType = DType.UINT8
     op: Op = Op.SUM
     keeps: int = 0
-    """1 where the node keeps the bytes."""
+    """1 if the node keeps the bytes."""
 
     @classmethod
     def of(cls, kind: CollectiveKind, number: int, what: str, nbytes: int, alike: str = "") -> "Header":
-        """A header of bytes."""
+        """Return a header of bytes."""
         return cls(kind, number, key_of(f"{what}\0{alike}") >> 1, nbytes)
 
     def __str__(self) -> str:
@@ -44,7 +47,7 @@ class Header(NamedTuple):
 
 
 def agree(wire: "GroupWire", members: Sequence[int], header: Header, what: str) -> Waits:
-    """Exchange headers with other members, by group rank; returns when all have come to this collective.
+    """Exchange headers with other members, by group rank, until all have come to this collective.
 
     Raises:
         MismatchError: on all of them, where two differ.

@@ -1,4 +1,7 @@
-"""Collectives along rails between nodes and through mapped memory within them: schedule.py says what goes where."""
+"""Collectives along rails between nodes and through mapped memory within them.
+
+schedule.py has the steps of each member.
+"""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -18,7 +21,7 @@ if TYPE_CHECKING:  # importing it starts MPI
     from coarse.collectives.wire import GroupWire
 
 _IN_FLIGHT = NUM_SLOTS - 1
-"""Pieces whose messages are under way at once; one slot more, and no member waits for a slow reader."""
+"""Number of pieces whose messages are under way at once; with one slot more no member waits for a slow reader."""
 
 
 class Hierarchical:
@@ -29,7 +32,10 @@ class Hierarchical:
         self._node = node
 
     def gather(self, out: np.ndarray, slice_bytes: int, keep: NodeBuffer | None, what: str) -> Waits:
-        """All slices into `out`, (n,) uint8 of which this member's slice is there; a short last slice is allowed."""
+        """Gather all slices into `out`, (n,) uint8.
+
+        This member's slice is there already; a short last slice is allowed.
+        """
         wire, node = self._wire, self._node
         size = wire.shape.size
         pieces = Pieces.within(
@@ -45,7 +51,7 @@ class Hierarchical:
         yield from self._exchange(out, pieces, wire.rank, landing, rail_gather(wire.shape, wire.rank), what)
 
     def gather_near(self, out: np.ndarray, slice_bytes: int, what: str) -> Waits:
-        """The slices of the node's members into `out`, in their order; nothing between nodes."""
+        """Gather the slices of the node's members into `out`, in their order; nothing moves between nodes."""
         node = self._node
         pieces = Pieces.within(
             slice_elements=slice_bytes, total_elements=len(out), room_elements=node.slot_bytes, cells=node.num_members
@@ -56,7 +62,7 @@ class Hierarchical:
     def _exchange(
         self, out: np.ndarray, pieces: Pieces, own: int, landing: StagingBuffer, steps: tuple[Step, ...], what: str
     ) -> Waits:
-        """`own` is the number of this member's slice in `out`."""
+        """Exchange slices piece by piece; `own` is the number of this member's slice in `out`."""
         wire, under_way = self._wire, deque[Messages]()
         for piece in range(pieces.count + _IN_FLIGHT):
             if piece < pieces.count:
@@ -73,7 +79,7 @@ class Hierarchical:
                 yield from landing.end(piece - _IN_FLIGHT)
 
     def reduce(self, out: np.ndarray, full: np.ndarray, slice_elements: int, how: SliceSum, what: str) -> Waits:
-        """The sum over all members of this one's slice of `full` into `out`, both in the storage type.
+        """Reduce this member's slice of `full` over all members into `out`, both in the storage type.
 
         A slice is summed on each node in order of its members, then in order of nodes: the same bits in every run.
         """
@@ -107,7 +113,10 @@ class Hierarchical:
 
 
 class _Contributions:
-    """What a node's members add to one piece of the slices of one node: a cell by writer and by target's position."""
+    """Contributions of a node's members to one piece of the slices of one node.
+
+    They lie in a cell by writer and by target's position.
+    """
 
     def __init__(self, wire: "GroupWire", node: Node, pieces: Pieces, full: np.ndarray) -> None:
         self._wire = wire
@@ -120,7 +129,10 @@ class _Contributions:
         self._written = 0
 
     def write(self, piece: int, step: Step) -> Waits:
-        """Put this member's contributions where others of its node find them; its own rail's stay where they are."""
+        """Put this member's contributions where others of its node find them.
+
+        The contribution to its own rail stays where it is.
+        """
         targets = self._wire.shape.near(step.send_slice)
         self._own = self._piece(step.send_slice, piece)
         if self._slot is None:
@@ -138,7 +150,7 @@ class _Contributions:
             yield self._node.ticks.all_passed(self._written)
 
     def sum(self, how: SliceSum) -> np.ndarray:
-        """In order of the node's members, in the accumulator type: a new array."""
+        """Return the sum in order of the node's members, in the accumulator type: a new array."""
         mine, length = self._node.position, len(self._own)
         sources = [
             self._own if writer == mine else self._cell(writer, mine)[:length]
@@ -161,7 +173,7 @@ class _Contributions:
 
 
 class _Partials:
-    """The nodes' sums of one piece of this member's slice, as they come, and what it sends to others of its rail."""
+    """Nodes' sums of one piece of this member's slice, and the sums that it sends to others of its rail."""
 
     def __init__(self, wire: "GroupWire", pieces: Pieces, piece: int, how: SliceSum, what: str) -> None:
         first, last = pieces.bounds(wire.rank, piece)
@@ -180,7 +192,7 @@ class _Partials:
                 self._wire.receive(self._messages, step.receive_from, into, self._what)
 
     def take(self, step: Step, total: np.ndarray) -> None:
-        """This node's sum for one member of the rail, or for this one."""
+        """Take this node's sum for one member of the rail, or for this one."""
         if step.send_to == self._wire.rank:
             self._sums[self._wire.shape.place(self._wire.rank)[0]] = total
         else:

@@ -1,4 +1,4 @@
-"""A group's members on one node: their counts, and a staging buffer through which bytes pass in pieces."""
+"""Members of a group on one node: their counts, and a staging buffer that bytes pass in pieces."""
 
 import numpy as np
 
@@ -9,32 +9,35 @@ from coarse.protocol.units import KIB, MIB
 NUM_SLOTS = 4
 _LEAST_SLOT_BYTES = 2 * MIB
 _CELL_BYTES = 64 * KIB
-"""A slot has room for so much of each pair of members: messages along rails should not be shorter."""
+"""Bytes that a slot has for each pair of members: messages along rails should not be shorter."""
 _PAGE_BYTES = 4096
 
 
 def counts_bytes(num_members: int) -> int:
-    """Bytes of the counts, zeros at first; the slots follow."""
+    """Return the bytes of the counts, zeros at first; the slots follow."""
     return -(-num_members * TICK_BYTES // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def slot_bytes(num_members: int) -> int:
-    """Bytes of a slot on a node of so many members."""
+    """Return the bytes of a slot on a node of so many members."""
     return max(_LEAST_SLOT_BYTES, num_members**2 * _CELL_BYTES)
 
 
 def shared_bytes(num_members: int) -> int:
-    """Bytes that a group takes on each node; a member alone stages nothing."""
+    """Return the bytes that a group takes on each node; a member alone stages nothing."""
     return counts_bytes(num_members) + (NUM_SLOTS * slot_bytes(num_members) if num_members > 1 else 0)
 
 
 class Node:
-    """What one member needs of its node."""
+    """Shared memory of a node as one member uses it: the counts and the slots of the staging buffer."""
 
     def __init__(
         self, devices: NodeDevices, region: NodeRegion, members: tuple[int, ...], rank: int, workers: tuple[int, ...]
     ) -> None:
-        """`members` are group ranks, of which `rank` is this one, and `workers` their ranks among workers."""
+        """Map the counts and the slots.
+
+        `members` are group ranks, of which `rank` is this one, and `workers` their ranks among workers.
+        """
         self.members = members
         self.position = members.index(rank)
         self.num_members = len(members)
@@ -47,18 +50,18 @@ class Node:
         self.ticks = FlagBarrier(rows, self.position, workers)
 
     def take_slot(self) -> "BufferTurn":
-        """The next slot, in the same order on all members."""
+        """Return the next slot, in the same order on all members."""
         number = self._next_slot
         self._next_slot = (number + 1) % NUM_SLOTS
         begin = counts_bytes(self.num_members) + number * self.slot_bytes
         return BufferTurn(self, number, self._bytes[begin : begin + self.slot_bytes])
 
     def is_free(self, number: int) -> AllPassed:
-        """Over once nobody reads what a slot held."""
+        """Return an event that is over once all members have read what a slot held."""
         return self.ticks.all_passed(self._free_after[number])
 
     def has_read(self, number: int) -> None:
-        """This member has read what it needs of a slot."""
+        """Note that this member has read what it needs of a slot."""
         self._free_after[number] = self.ticks.tick()
 
 
@@ -67,14 +70,14 @@ class BufferTurn:
 
     def __init__(self, node: Node, number: int, array: np.ndarray) -> None:
         self.array = array
-        """(slot_bytes,) uint8, which may be written once `is_free` is over."""
+        """Bytes of the slot, (slot_bytes,) uint8, which may be written once `is_free` is over."""
         self._node = node
         self._number = number
 
     def is_free(self) -> AllPassed:
-        """Over once nobody reads what was here before."""
+        """Return an event that is over once all members have read what was here before."""
         return self._node.is_free(self._number)
 
     def has_read(self) -> None:
-        """This member needs nothing of it any more."""
+        """Note that this member needs nothing of it any more."""
         self._node.has_read(self._number)

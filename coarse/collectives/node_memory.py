@@ -36,27 +36,31 @@ class NodeBuffer:
         self.region = region
         self.nbytes = region.nbytes
         self.array = array
-        """(nbytes,) uint8. What it holds is defined by the collectives that were given it."""
+        """Bytes of the buffer, (nbytes,) uint8; the collectives that were given the buffer define its content."""
         self._give_back = give_back
 
     def release(self) -> None:
-        """Give the memory back, once all jobs before have ended; all members call it alike. Nobody may touch it
-        afterwards."""
+        """Free the memory, once all jobs before have ended.
+
+        All members call it, and do not touch the memory afterwards.
+        """
         self._give_back(self)
 
 
 class NodeDevices:
-    """The devices of a worker's node, among which regions are dealt."""
+    """Devices of a worker's node, which share its regions among them."""
 
     def __init__(self, client: Client, devices: tuple[int, ...]) -> None:
         self._client = client
         self._taken_bytes = dict.fromkeys(devices, 0)
 
     def allocate(self, nbytes: int) -> NodeRegion:
-        """A region on the device that has given this worker the fewest bytes; on another where that one is full.
+        """Allocate a region on the device that has given this worker the fewest bytes.
+
+        If that one is full, another device is asked.
 
         Raises:
-            CapacityError: no device has room, with what the first of them said.
+            CapacityError: no device has room, with the text of the first of them.
         """
         refusals = []
         for device in sorted(self._taken_bytes, key=lambda known: self._taken_bytes[known]):
@@ -70,11 +74,11 @@ class NodeDevices:
         raise refusals[0]
 
     def view(self, region: NodeRegion) -> np.ndarray:
-        """Its bytes, whoever allocated it."""
+        """Return the bytes of a region, which any member may have allocated."""
         return self._client.memories[region.device].view(region.offset, region.nbytes)
 
     def free(self, region: NodeRegion) -> None:
-        """Return what `allocate` gave to this worker."""
+        """Free a region that `allocate` gave to this worker."""
         self._taken_bytes[region.device] -= region.nbytes
         self._client.free(region.device, region.offset)
 
@@ -82,10 +86,12 @@ class NodeDevices:
 def agree_on_region(
     wire: "GroupWire", devices: NodeDevices, nbytes: int, num_zeros: int, found: list[NodeRegion]
 ) -> Waits:
-    """On every node the first member takes a region of `nbytes`, the first of them zeros, and tells the whole group.
+    """Have the first member of every node take a region of `nbytes` and tell the whole group.
 
-    This member's node's region is appended to `found`. Raises CapacityError on all members alike, where one node has
-    no room, after the others have given theirs back.
+    The first `num_zeros` bytes are zeros. The region of this member's node is appended to `found`.
+
+    Raises:
+        CapacityError: a node has no room; on all members, after the others have freed theirs.
     """
     shape, mine = wire.shape, None
     firsts = [members[0] for members in shape.members_by_node]
@@ -117,7 +123,7 @@ def agree_on_region(
 
 
 HEADERS = "headers"
-"""What the bytes are counted as that say what a collective is about to do."""
+"""Purpose under which bytes are counted that announce a collective."""
 
 
 def _write(record: np.ndarray, region: NodeRegion, text: str) -> None:

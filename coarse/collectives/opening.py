@@ -1,4 +1,4 @@
-"""How the members of a group meet: they say hello, make their communicators, and share memory on each node."""
+"""Opening of a group: members greet each other, make communicators, and share memory on each node."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -17,17 +17,18 @@ from coarse.errors import MismatchError
 from coarse.protocol.records import Tag
 
 _TAG = 0x7FFF
-"""Of groups that have said hello: no others' are as large."""
+"""Tag of groups whose members have greeted each other: no others' tags are as large."""
 
 
 def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int) -> tuple[MPI.Intracomm, MPI.Intracomm]:
-    """Two communicators of these workers alone, in this order; all of them call it together, and block until they have.
+    """Return two communicators of these workers alone, in this order.
 
-    Of all workers by a duplicate, for which they need nobody else. Of some by Create_group: Open MPI may have mpirun
-    carry it out, which takes a hundred times as long. `tag` tells groups apart that are opened at once.
+    All of them call it together, and block until they have. A group of all workers duplicates the parent, for which it
+    needs no others. A group of some uses Create_group: Open MPI may have mpirun carry it out, which takes a hundred
+    times as long. `tag` tells groups apart that are opened at once.
 
     Raises:
-        MismatchError: of all workers, some open another group now (on all of them).
+        MismatchError: the group has all workers, and some of them open another group now (on all of them).
     """
     parent = MPI.Intracomm(worker_comm)
     if workers == tuple(range(parent.Get_size())):
@@ -49,7 +50,7 @@ def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int) -> 
 
 
 def greet(parent: MPI.Comm, workers: tuple[int, ...], what: str) -> Waits:
-    """Wait until all members, of which this worker is one, have come to open the same.
+    """Wait until all members, of which this worker is one, have come to open `what`.
 
     [Note: hello] Making a communicator blocks inside MPI until all its members have come. So they first send each
     other a message, for which the progress thread waits as for any other; then all are about to come.
@@ -75,7 +76,7 @@ def greet(parent: MPI.Comm, workers: tuple[int, ...], what: str) -> Waits:
 
 @dataclass
 class Opened:
-    """What a group has once its members have met."""
+    """Parts of a group that exist once its members have opened it."""
 
     shared: SharedByGroups
     shape: GroupShape
@@ -86,10 +87,10 @@ class Opened:
     wire: GroupWire = field(init=False)
     node: Node = field(init=False)
     comms: list[MPI.Intracomm] = field(default_factory=list)
-    """Of the collectives, and of the jobs that users submit."""
+    """Communicators of the collectives, and of the jobs that users submit."""
 
     def open(self) -> Waits:
-        """Meet the others.
+        """Open the group with the other members.
 
         Raises:
             MismatchError: another member opens another group now.
@@ -109,7 +110,7 @@ class Opened:
         self.node = Node(self.shared.devices, found[0], members, self.rank, near_workers)
 
     def close(self) -> Waits:
-        """Give the memory back, once all members of the node have come here.
+        """Free the memory, once all members of the node have come here.
 
         Communicators are left to MPI's end: with ULFM an agreement on one may be under way on other members still.
         """

@@ -1,13 +1,14 @@
-"""A progress thread: a process's only caller of MPI beside what computes, which carries jobs out in order.
+"""Progress thread: the process's only caller of MPI apart from the computation; it runs jobs in order.
 
 [Note: lanes] A job either does its work in one go, or is a generator that yields what it waits for. So jobs of one
 lane run one after the other, and those of several lanes side by side: two groups with common members never wait
-for each other in a circle, in whatever order their members use them. Between two looks the thread sleeps, ever
-longer up to half a millisecond: a wait inside MPI would take a core from whoever computes.
+for each other in a circle, in any order of their use by members. Between two looks the thread sleeps, ever
+longer up to half a millisecond: a wait inside MPI would take a core from the computation.
 
 [Note: driving] A large message moves only while its sender is inside MPI, too, and so does the rest of a small one that
-the network did not take at once. A job that waits for memory, or none at all, would leave its peers without what it has
-sent, who in turn are waited for. So between looks the thread has MPI go on, and while idle a hundred times a second.
+the network did not take at once. A job that waits for memory, or no job at all, would leave its peers without what it
+has sent, and they in turn are waited for. So between looks the thread has MPI go on, and while idle a hundred times a
+second.
 """
 
 import sys
@@ -23,54 +24,57 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.collectives.awaited import Awaited
 
 _LOOK_S, _GLANCE_S = 0.05, 0.001
-"""How often a wait looks for peers that have died, and for how long."""
+"""Seconds between two looks of a wait for peers that have died, and seconds that a look takes."""
 _NAMING_S = 1.0
-"""How much later than MPI the devices may know who died."""
+"""Seconds by which the devices may know later than MPI who died."""
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 500e-6
 _IDLE_PAUSE_S = 0.01
 LEFT_S = 1.0
-"""What a job that needs a worker that has shut down has to end by what that worker did before."""
+"""Seconds that a job that needs a worker that has shut down has to end by what that worker did before."""
 _END_S = 2.0
-"""How long a closing process waits for a job that is inside MPI."""
+"""Seconds that a closing process waits for a job that is inside MPI."""
 _AGREED = (CapacityError, MismatchError)
-"""Errors that all ranks of a job find alike, before it has moved anything."""
+"""Errors that all ranks of a job raise together, before it has moved anything."""
 
 Waits = Generator["Awaited", None, None]
 Job = Callable[[], Waits | None]
 
 
 class Pending:
-    """A job that was submitted; `wait` ends when its arrays may be used again."""
+    """Job that was submitted; `wait` ends when its arrays may be used again."""
 
     def __init__(
         self, thread: "ProgressThread", what: str, members: Collection[int] | None, due: Due | None = None
     ) -> None:
         self.what = what
         self.due = due
-        """The emulated time that it takes."""
+        """Emulated time that it takes."""
         self.members = members
-        """The workers that it needs; None: all."""
+        """Workers that it needs; None: all."""
         self.failure: BaseException | None = None
-        """Why it will never be done."""
+        """Error because of which it will never be done."""
         self.awaited: Awaited | None = None
-        """What the job waits for now; None where it has not begun."""
+        """Event that the job waits for now; None if it has not begun."""
         self._is_done = False
         self._thread = thread
         self._callbacks: list[Callable[[Pending], None]] = []
 
     @property
     def is_over(self) -> bool:
-        """Whether it is done or has failed."""
+        """True if it is done or has failed."""
         return self._is_done or self.failure is not None
 
     def is_done(self) -> bool:
-        """Whether it is done; raises the error where it has failed."""
+        """Return whether it is done; raise the job's error if it has failed."""
         if self.failure is not None:
             raise self.failure
         return self._is_done
 
     def has_come(self) -> bool:
-        """Whether it is over in emulated time, too; to be asked by whoever computes."""
+        """Return whether it is over in emulated time, too.
+
+        The computing thread calls this.
+        """
         return self.is_over and (self.due is None or self.failure is not None or self.due.has_come())
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -83,8 +87,10 @@ class Pending:
         self._thread.wait(self, timeout_s)
 
     def when_over(self, callback: "Callable[[Pending], None]") -> None:
-        """Call `callback(self)` once it is over: in the progress thread, or at once where it is. It must neither
-        wait nor raise."""
+        """Call `callback(self)` once it is over: in the progress thread, or at once if it is over already.
+
+        The callback must neither wait nor raise.
+        """
         with self._thread.changed:
             if not self.is_over:
                 self._callbacks.append(callback)
@@ -92,7 +98,7 @@ class Pending:
         callback(self)
 
     def end(self, failure: BaseException | None) -> None:
-        """The progress thread's word that it is over."""
+        """End it, with an error if it has failed; its ProgressThread calls this."""
         with self._thread.changed:
             if self.is_over:
                 return
@@ -110,19 +116,23 @@ class _Lane:
     def __init__(self) -> None:
         self.queue: deque[tuple[Pending, Job]] = deque()
         self.waits: Waits | None = None
-        """What is left of the first job, where that has begun."""
+        """Generator of the rest of the first job, if that has begun."""
 
 
 class ProgressThread:
-    """Carries out jobs, lane by lane in the order in which they were submitted. See [Note: lanes].
+    """Thread that carries out jobs, lane by lane in the order in which they were submitted.
 
-    A job that lacks one of its ranks may wait for ever, or fail and not say whom it lacks; it is the link to the
-    devices that knows who has died or raised an error. Once a job has failed its lane has, since others of the lane
-    would meet what is left of it; except by a CapacityError or MismatchError, which are agreed before anything moves.
+    [Note: lanes] has the reason. A job that lacks one of its ranks may wait for ever, or fail without the rank's
+    name; only the link to the devices knows which rank has died or raised an error. Once a job has failed its lane
+    has, since others of the lane would meet what is left of it; except by a CapacityError or MismatchError, which are
+    agreed before anything moves.
     """
 
     def __init__(self, link: DeviceLink, name: str, drive: Callable[[], None] | None = None) -> None:
-        """`drive` has MPI go on with what was begun, and doesn't wait; without it jobs do. See [Note: driving]."""
+        """Start without jobs; the thread starts with the first.
+
+        `drive` has MPI go on with what was begun, and doesn't wait; without it jobs do. [Note: driving] has the reason.
+        """
         self.changed = threading.Condition()
         self._link = link
         self._drive = drive
@@ -137,8 +147,8 @@ class ProgressThread:
     ) -> Pending:
         """Carry a job out after all others of its lane; `what` names it in errors.
 
-        `members` are the workers that it needs (None: all): once one of them has shut down, who waits hears so. `due`:
-        the emulated time that it takes.
+        `members` are the workers that it needs (None: all): once one of them has shut down, a waiting caller hears so.
+        `due` is the emulated time that it takes.
         """
         pending = Pending(self, what, members, due)
         with self.changed:
@@ -155,7 +165,7 @@ class ProgressThread:
         return pending
 
     def wait(self, pending: Pending, timeout_s: float | None) -> None:
-        """See Pending.wait."""
+        """Return once a job is done; Pending.wait has the errors."""
         due = pending.due
         with self._link.elsewhere() if due is None else due.awaited(pending, timeout_s):
             self._wait(pending, timeout_s)
@@ -187,7 +197,11 @@ class ProgressThread:
             raise failure
 
     def _glance(self, pending: Pending) -> bool:
-        """Whether a job is over; DeadRankError where somebody has died, unless it was for what both were told."""
+        """Return whether a job is over.
+
+        Raises:
+            DeadRankError: a rank has died, unless the job itself ends by an error of `_AGREED`.
+        """
         try:
             return self._link.wait_until(lambda: pending.is_over, _GLANCE_S)
         except DeadRankError:
@@ -198,7 +212,7 @@ class ProgressThread:
             raise
 
     def forget(self, lane: Hashable) -> None:
-        """Drop a lane; what was submitted there and is not over will never be."""
+        """Drop a lane; a job that was submitted there and is not over will never be."""
         with self.changed:
             dropped = self._lanes.pop(lane, None)
             self._failures.pop(lane, None)
@@ -206,7 +220,7 @@ class ProgressThread:
             _give_up(dropped)
 
     def close(self) -> None:
-        """Nothing will be submitted any more, and what is under way is given up."""
+        """Take no more jobs, and give up what is under way."""
         with self.changed:
             self._is_closed = True
             lanes = list(self._lanes.values())
@@ -230,7 +244,10 @@ class ProgressThread:
     # --- the thread
 
     def _run(self) -> None:
-        """An error that belongs to no job ends the process as one in the main thread does."""
+        """Run jobs until the close.
+
+        An error that belongs to no job ends the process as one in the main thread does.
+        """
         try:
             self._work()
         except BaseException as error:
@@ -256,7 +273,7 @@ class ProgressThread:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _advance(self, name: Hashable, lane: _Lane) -> bool:
-        """Go on with a lane's first job; whether there was anything to do."""
+        """Go on with a lane's first job, and return whether it moved on."""
         with self.changed:
             if not lane.queue:
                 return False
@@ -292,7 +309,7 @@ class ProgressThread:
 
 
 def _end_first(lane: _Lane, pending: Pending, failure: BaseException | None) -> None:
-    """A lane's first job is over, and nothing is left of it."""
+    """End a lane's first job, of which nothing is left."""
     lane.waits = None
     if lane.queue and lane.queue[0][0] is pending:  # else the lane was forgotten
         lane.queue.popleft()
@@ -300,7 +317,7 @@ def _end_first(lane: _Lane, pending: Pending, failure: BaseException | None) -> 
 
 
 def _give_up(lane: _Lane) -> None:
-    """End what a lane has left."""
+    """End the jobs that a lane has left."""
     for pending, _ in list(lane.queue):
         pending.end(_given_up(pending.what))
 
@@ -310,5 +327,5 @@ def _given_up(what: str) -> StallError:
 
 
 def _is_of_mpi(failure: BaseException) -> bool:
-    """Whether MPI raised it, which doesn't name who died."""
+    """Return whether MPI raised it, which doesn't name the rank that died."""
     return type(failure).__module__.startswith("mpi4py")

@@ -1,4 +1,4 @@
-"""Collectives from each member to the next, every byte by MPI: what a library that knows no nodes does."""
+"""Collectives from each member to the next, every byte by MPI, as a library does that knows no nodes."""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # importing it starts MPI
 
 _PIECE_BYTES = 4 * MIB
 _IN_FLIGHT = 4
-"""Pieces whose messages are under way at once."""
+"""Number of pieces whose messages are under way at once."""
 
 
 class Ring:
@@ -30,7 +30,10 @@ class Ring:
         self._node = node
 
     def gather(self, out: np.ndarray, slice_bytes: int, keep: NodeBuffer | None, what: str) -> Waits:
-        """All slices into `out`, (n,) uint8 of which this member's slice is there; a short last slice is allowed."""
+        """Gather all slices into `out`, (n,) uint8.
+
+        This member's slice is there already; a short last slice is allowed.
+        """
         for step in ring_gather(self._wire.shape.size, self._wire.rank):
             yield from self._pass_on(step, _slice(out, slice_bytes, step.send_slice),
                                      _slice(out, slice_bytes, step.receive_slice), what)  # fmt: skip
@@ -40,7 +43,7 @@ class Ring:
             yield self._node.ticks.all_passed(self._node.ticks.tick())
 
     def reduce(self, out: np.ndarray, full: np.ndarray, slice_elements: int, how: SliceSum, what: str) -> Waits:
-        """The sum over all members of this one's slice of `full` into `out`, both in the storage type.
+        """Reduce this member's slice of `full` over all members into `out`, both in the storage type.
 
         Slice r is summed in order of ranks from r+1 on: the same bits in every run.
         """
@@ -56,7 +59,7 @@ class Ring:
         out[:] = how.rounded(total)
 
     def _pass_on(self, step: Step, outgoing: np.ndarray, coming: np.ndarray, what: str) -> Waits:
-        """One step, a few pieces at a time."""
+        """Carry out one step, a few pieces at a time."""
         stride = _PIECE_BYTES // outgoing.itemsize
         under_way = deque[Messages]()
         for begin in range(0, max(len(outgoing), len(coming)), stride):
@@ -70,7 +73,7 @@ class Ring:
             yield under_way.popleft()
 
     def _own_part(self, nbytes: int) -> tuple[int, int]:
-        """What this member copies of a buffer that its node keeps."""
+        """Return the part of a buffer, kept by its node, that this member copies."""
         pieces = Pieces(
             slice_elements=-(-nbytes // self._node.num_members),
             total_elements=nbytes,

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""One worker's part in the workers' own all-reduce: gradients in, ring instructions out, one after the other.
+"""One worker's part in the workers' own all-reduce: gradients in, ring instructions out, in sequence.
 
 The ring's steps are those of the proxies' sync cores (`RingRun`), with workers in the place of devices.
 Live, emulated and simulated jobs carry out the same instructions.
@@ -13,10 +13,13 @@ from coarse.proxy.ring_run import RingRun
 
 
 class RingStream:
-    """Takes gradients in the order in which they are given; the neighbour's chunks may come earlier."""
+    """Stream of gradients in the order in which they are given; the neighbour's chunks may come earlier."""
 
     def __init__(self, worker: int, members: tuple[int, ...], num_elements: Sequence[int]) -> None:
-        """`num_elements` of each gradient by its position; there may come more while it runs."""
+        """Start without gradients.
+
+        `num_elements` has the elements of each gradient by its position; it may grow while the stream runs.
+        """
         self.worker = worker
         self._members = members
         self._num_elements = num_elements
@@ -28,7 +31,7 @@ class RingStream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was given is finished."""
+        """True if all gradients that were given are finished."""
         return not self._waiting
 
     def push(self, position: int) -> list[Instruction]:
@@ -37,12 +40,12 @@ class RingStream:
         return self._begin() if len(self._waiting) == 1 else []
 
     def on_chunk(self, ring: RingId, step: int) -> list[Instruction]:
-        """The previous member's chunk for a step has come."""
+        """Process the previous member's chunk for a step."""
         run = self._run(ring)
         return run.on_chunk(step, present=True) + self._finish_if_done(ring, run)
 
     def take_finished(self) -> list[int]:
-        """Positions that were finished since the last call, in order."""
+        """Return the positions that were finished since the last call, in order."""
         finished, self._finished = self._finished, []
         return finished
 

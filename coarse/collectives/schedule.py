@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Who sends which slice to whom, step by step, as one member sees it.
+"""Schedules of collectives at one member: the sender and receiver of each slice, step by step.
 
 A slice is the p-th part of what a collective gathers or sums, and slice r is that of group rank r. Among N nodes of
 L members each, hierarchical collectives move a slice between two nodes once:
@@ -30,17 +30,20 @@ class Step(NamedTuple):
 
 
 def rail_gather(shape: GroupShape, rank: int) -> tuple[Step, ...]:
-    """The N-1 steps of a hierarchical all-gather between nodes: to the j-th node after one's own, from the j-th before.
+    """Return the N-1 steps of a hierarchical all-gather between nodes.
 
-    Every node sends to one and receives from one in each step.
+    Step j sends to the j-th node after this one, and receives from the j-th before. Every node sends to one and
+    receives from one in each step.
     """
     rail, node = shape.rail(rank), shape.place(rank)[0]
     return tuple(Step(rail[(node + j) % len(rail)], rank, rail[node - j], rail[node - j]) for j in range(1, len(rail)))
 
 
 def rail_reduce(shape: GroupShape, rank: int) -> tuple[Step, ...]:
-    """The N steps of a hierarchical reduce-scatter: the slice to sum on the node, for whom, and whose sum of one's own
-    slice comes. The last step is one's own slice, which goes nowhere.
+    """Return the N steps of a hierarchical reduce-scatter.
+
+    Each names the slice to sum on the node, the member that gets the sum, and the member whose sum of the own slice
+    comes. The last step is the own slice, which goes nowhere.
     """
     rail, node = shape.rail(rank), shape.place(rank)[0]
     targets = [(rail[(node + j) % len(rail)], rail[node - j]) for j in (*range(1, len(rail)), 0)]
@@ -48,25 +51,32 @@ def rail_reduce(shape: GroupShape, rank: int) -> tuple[Step, ...]:
 
 
 def ring_gather(size: int, rank: int) -> tuple[Step, ...]:
-    """The p-1 steps of a ring's all-gather, to the next rank and from the one before."""
+    """Return the p-1 steps of a ring's all-gather, to the next rank and from the one before."""
     return _ring(size, rank)[size - 1 :]
 
 
 def ring_reduce(size: int, rank: int) -> tuple[Step, ...]:
-    """The p-1 steps of a ring's reduce-scatter: running sums travel on, and rank r ends with the sum of slice r."""
+    """Return the p-1 steps of a ring's reduce-scatter.
+
+    Running sums travel on, and rank r ends with the sum of slice r.
+    """
     return _ring(size, rank)[: size - 1]
 
 
 def _ring(size: int, rank: int) -> tuple[Step, ...]:
-    """protocol.ring ends with the sum of the chunk after one's position, so it is asked for the position before."""
+    """Return all steps of a ring.
+
+    protocol.ring ends with the sum of the chunk after a rank's position, so it is asked for the position before.
+    """
     after, before = (rank + 1) % size, (rank - 1) % size
     return tuple(Step(after, s.send_chunk, before, s.receive_chunk) for s in ring_steps(before, size, +1))
 
 
 def bytes_between_nodes(collective: Collective, shape: GroupShape, nbytes: int) -> float:
-    """Bytes that each node sends to others, and receives, in one all-gather or reduce-scatter of `nbytes` in all.
+    """Return the bytes that each node sends and receives in one all-gather or reduce-scatter.
 
-    Hierarchical: (N-1)/N W. Ring in an order that leaves each node once: (G-1)/G W.
+    The collective has `nbytes` (W) in all. Hierarchical: (N-1)/N W. Ring in an order that leaves each node once:
+    (G-1)/G W.
     """
     if shape.num_nodes == 1:
         return 0.0

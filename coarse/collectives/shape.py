@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which members of a group stand on which node, and which of them make a rail."""
+"""Shape of a group: its members on each node, and the members of each rail."""
 
 import enum
 from dataclasses import dataclass
@@ -9,24 +9,27 @@ from coarse.errors import ConfigError
 
 
 class Collective(enum.StrEnum):
-    """How the bytes of a group's all-gathers and reduce-scatters move."""
+    """Way in which the bytes of a group's all-gathers and reduce-scatters move."""
 
     HIERARCHICAL = "hierarchical"
-    """Between nodes along rails, each byte once; within a node through mapped memory."""
+    """Way along rails between nodes, each byte once; within a node through mapped memory."""
     RING = "ring"
-    """From each member to the next, as if there were no nodes."""
+    """Way from each member to the next, without regard to nodes."""
 
 
 @dataclass(frozen=True)
 class GroupShape:
-    """The members of a group by node. Nodes are counted in the order in which the group's ranks name them."""
+    """Members of a group by node.
+
+    Nodes are counted in the order in which the group's ranks name them.
+    """
 
     node_by_rank: tuple[int, ...]
-    """For each group rank any number of its node."""
+    """Number of each group rank's node, any that tells nodes apart."""
 
     @property
     def size(self) -> int:
-        """How many members there are."""
+        """Number of members."""
         return len(self.node_by_rank)
 
     @cached_property
@@ -39,12 +42,12 @@ class GroupShape:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes have members."""
+        """Number of nodes that have members."""
         return len(self.members_by_node)
 
     @property
     def is_even(self) -> bool:
-        """Whether all nodes have equally many members."""
+        """True if all nodes have equally many members."""
         return len({len(members) for members in self.members_by_node}) == 1
 
     @cached_property
@@ -56,20 +59,20 @@ class GroupShape:
         }
 
     def place(self, rank: int) -> tuple[int, int]:
-        """A member's node, counted as above, and its position on it."""
+        """Return a member's node, counted as above, and its position on it."""
         return self._places[rank]
 
     def near(self, rank: int) -> tuple[int, ...]:
-        """The members of a member's node, itself too."""
+        """Return the members of a member's node, including itself."""
         return self.members_by_node[self.place(rank)[0]]
 
     def rail(self, rank: int) -> tuple[int, ...]:
-        """By node the member in the same position as `rank`; only where nodes are even."""
+        """Return each node's member in the position of `rank`, by node; nodes must be even."""
         position = self.place(rank)[1]
         return tuple(members[position] for members in self.members_by_node)
 
     def require_even(self) -> None:
-        """ConfigError where some node has more members than another: then there are no rails."""
+        """Raise ConfigError if some node has more members than another: then there are no rails."""
         if not self.is_even:
             counts = ", ".join(str(len(members)) for members in self.members_by_node)
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where the slices of an all-gather arrive, piece by piece, and from where a node's members copy them."""
+"""Staging buffers of all-gathers: slices arrive there in pieces, and a node's members copy them."""
 
 from typing import Protocol
 
@@ -11,47 +11,53 @@ from coarse.collectives.progress import Waits
 
 
 class StagingBuffer(Protocol):
-    """A place for each piece of each slice. Pieces are begun, and ended, in order."""
+    """Place for each piece of each slice.
+
+    Pieces are begun, and ended, in order.
+    """
 
     def begin(self, piece: int) -> Waits:
         """Wait until a piece's places may be written."""
         ...
 
     def place(self, rank: int, piece: int) -> np.ndarray:
-        """The bytes of a piece of one slice."""
+        """Return the bytes of a piece of one slice."""
         ...
 
     def end(self, piece: int) -> Waits:
-        """This member's rail has brought its slices of a piece: see that all slices come into `out`."""
+        """Bring all slices of a piece to `out`, once this member's rail has brought its own."""
         ...
 
 
 class InOut:
-    """Straight into `out`, for a member that is alone on its node."""
+    """Buffer that is `out` itself, for a member that is alone on its node."""
 
     def __init__(self, pieces: Pieces, out: np.ndarray) -> None:
         self._pieces = pieces
         self._out = out
 
     def begin(self, piece: int) -> Waits:
-        """See StagingBuffer."""
+        """Do nothing: the places may be written at once."""
         yield from ()
 
     def place(self, rank: int, piece: int) -> np.ndarray:
-        """See StagingBuffer."""
+        """Return the place of a piece in `out`."""
         first, last = self._pieces.bounds(rank, piece)
         return self._out[first:last]
 
     def end(self, piece: int) -> Waits:
-        """See StagingBuffer."""
+        """Do nothing: the slices are in `out`."""
         yield from ()
 
 
 class InSlots:
-    """Into the node's staging buffer, a slot for each piece, from which every member copies."""
+    """Buffer in the node's staging memory, a slot for each piece, from which every member copies."""
 
     def __init__(self, node: Node, pieces: Pieces, out: np.ndarray, ranks: tuple[int, ...], own: int) -> None:
-        """`ranks` are those whose slices `out` has, in order; its own slice is there already."""
+        """Take the buffer's parts.
+
+        `ranks` are those whose slices `out` has, in order; the slice of `own` is there already.
+        """
         self._node = node
         self._pieces = pieces
         self._out = out
@@ -60,17 +66,17 @@ class InSlots:
         self._slots: dict[int, BufferTurn] = {}
 
     def begin(self, piece: int) -> Waits:
-        """See StagingBuffer."""
+        """Take the next slot, and wait until it is free."""
         slot = self._slots[piece] = self._node.take_slot()
         yield slot.is_free()
 
     def place(self, rank: int, piece: int) -> np.ndarray:
-        """See StagingBuffer."""
+        """Return the place of a piece in its slot."""
         begin = self._ranks.index(rank) * self._pieces.piece_elements
         return self._slots[piece].array[begin : begin + self._pieces.length(self._ranks.index(rank), piece)]
 
     def end(self, piece: int) -> Waits:
-        """See StagingBuffer."""
+        """Wait until all members have their slices of a piece, and copy those of others to `out`."""
         yield self._node.ticks.all_passed(self._node.ticks.tick())
         for position, rank in enumerate(self._ranks):
             if rank != self._own:
@@ -80,7 +86,7 @@ class InSlots:
 
 
 class InKept:
-    """Into a buffer of the node's memory where the bytes stay.
+    """Buffer in the node's memory where the bytes stay.
 
     All members have come to this gather, by its headers, and so read what it held before.
     """
@@ -93,16 +99,16 @@ class InKept:
         self._own = own
 
     def begin(self, piece: int) -> Waits:
-        """See StagingBuffer."""
+        """Do nothing: the places may be written at once."""
         yield from ()
 
     def place(self, rank: int, piece: int) -> np.ndarray:
-        """See StagingBuffer."""
+        """Return the place of a piece in the node's buffer."""
         first, last = self._pieces.bounds(rank, piece)
         return self._kept.array[first:last]
 
     def end(self, piece: int) -> Waits:
-        """See StagingBuffer."""
+        """Wait until all members have their slices of a piece, and copy those of others to `out`."""
         yield self._node.ticks.all_passed(self._node.ticks.tick())
         for rank in range(self._pieces.num_slices):
             if rank != self._own:

@@ -11,23 +11,23 @@ from coarse.protocol.records import Tag
 
 
 class Traffic:
-    """Counts by purpose; one thread counts, any may read."""
+    """Byte counts by purpose; one thread counts, any may read."""
 
     def __init__(self) -> None:
         self._sent: dict[str, int] = defaultdict(int)
         self._received: dict[str, int] = defaultdict(int)
 
     def add(self, what: str, *, sent_bytes: int = 0, received_bytes: int = 0) -> None:
-        """Note bytes that crossed between nodes."""
+        """Count bytes that crossed between nodes."""
         self._sent[what] += sent_bytes
         self._received[what] += received_bytes
 
     def by_purpose(self) -> dict[str, tuple[int, int]]:
-        """By purpose the bytes sent and received."""
+        """Return the bytes sent and received, by purpose."""
         return {what: (self._sent[what], self._received[what]) for what in sorted(self._sent)}
 
     def total(self) -> tuple[int, int]:
-        """Bytes sent and received, whatever for."""
+        """Return the bytes sent and received for all purposes."""
         return sum(self._sent.values()), sum(self._received.values())
 
 
@@ -41,7 +41,10 @@ class GroupWire:
     def __init__(
         self, comm: MPI.Comm, shape: GroupShape, rank: int, workers: tuple[int, ...], counters: tuple[Traffic, ...]
     ) -> None:
-        """`comm` has the members in order of group ranks; `workers` are their ranks among workers."""
+        """Take the communicator.
+
+        `comm` has the members in order of group ranks; `workers` are their ranks among workers.
+        """
         self._comm = comm
         self.shape = shape
         self.rank = rank
@@ -50,7 +53,7 @@ class GroupWire:
         self._is_near = [node == shape.node_by_rank[rank] for node in shape.node_by_rank]
 
     def send(self, messages: Messages, to: int, payload: np.ndarray, what: str, tag: Tag = Tag.SLICE) -> None:
-        """Start sending a contiguous array, which must not change until `messages` are over; nothing if empty."""
+        """Start to send a contiguous array, unless it is empty; it must not change until `messages` are over."""
         if payload.nbytes:
             request = self._comm.Isend([payload, MPI.BYTE], dest=to, tag=int(tag))
             messages.add(request, self.workers[to], payload)
@@ -59,7 +62,7 @@ class GroupWire:
                     counter.add(what, sent_bytes=payload.nbytes)
 
     def receive(self, messages: Messages, source: int, into: np.ndarray, what: str, tag: Tag = Tag.SLICE) -> None:
-        """Start receiving as many bytes as a contiguous array has."""
+        """Start to receive as many bytes as a contiguous array has."""
         if into.nbytes:
             request = self._comm.Irecv([into, MPI.BYTE], source=source, tag=int(tag))
             messages.add(request, self.workers[source], into)

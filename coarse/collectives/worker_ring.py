@@ -1,4 +1,4 @@
-"""The workers' own ring, live: what RingStream says, by MPI messages from each worker to the next (COARSE III-F)."""
+"""Live ring of the workers: RingStream by MPI messages from each worker to the next (COARSE III-F)."""
 
 from collections.abc import Sequence
 
@@ -15,21 +15,26 @@ _TAG = 0
 
 
 class WorkerRing:
-    """All-reduces among the members of a communicator that nobody else uses; all carry out the same ones in one order.
+    """All-reduces among the members of a communicator of their own.
 
+    No other code uses the communicator, and all members carry out the same all-reduces in one order.
     Sums have the same bits on all workers and in every run: a chunk is added in the order of the ring.
     """
 
     def __init__(self, comm: MPI.Comm, workers: Sequence[int] | None = None) -> None:
-        """`workers`: `coarse.rank()` of each member, for who is waited for; by default its rank."""
+        """Take the communicator.
+
+        `workers` are the `coarse.rank()` of each member, to name those that are awaited; by default its rank.
+        """
         self._comm = comm
         self._members = tuple(range(comm.Get_size()))
         self._workers = self._members if workers is None else tuple(workers)
 
     def reduce(self, array: np.ndarray) -> Waits:
-        """The sum over all members, in place: (n,) contiguous, of a type that is not narrower than its sums.
+        """Sum over all members, in place: (n,) contiguous, of a type that is not narrower than its sums.
 
-        A chunk is sent from where it lies. What it is overwritten with has come round the ring, through its receiver.
+        A chunk is sent from its place in the array. The bytes that overwrite it have come round the ring, through its
+        receiver.
         """
         stream = RingStream(self._comm.Get_rank(), self._members, [array.size])
         instructions = stream.push(0)
@@ -53,7 +58,7 @@ class WorkerRing:
 
 
 class _Coming:
-    """The next message of the worker before this one."""
+    """Next message of the worker before this one."""
 
     def __init__(self, comm: MPI.Comm, source: int, worker: int) -> None:
         self._comm = comm
@@ -63,17 +68,17 @@ class _Coming:
         self._status = MPI.Status()
 
     def is_over(self) -> bool:
-        """See Awaited."""
+        """Return whether the message has come."""
         if self._message is None:
             self._message = self._comm.Improbe(source=self._source, tag=_TAG, status=self._status)
         return self._message is not None
 
     def missing(self) -> tuple[int, ...]:
-        """See Awaited."""
+        """Return the worker before this one."""
         return (self._worker,)
 
     def chunk(self, dtype: np.dtype) -> np.ndarray:
-        """Its elements."""
+        """Receive the message, and return its elements, (n,) of a dtype."""
         assert self._message is not None
         chunk = np.empty(self._status.Get_count(MPI.BYTE) // dtype.itemsize, dtype)
         self._message.Recv([chunk, MPI.BYTE])
