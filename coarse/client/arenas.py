@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Room for small regions that a client has before it needs it, so that a small name's first use waits for nobody.
+"""Room for small regions that a client has before it needs it, so that a small name's first use waits for no answer.
 
 A region is otherwise asked for, and the name's first push waits for the answer: two sleeps and two wake-ups for each
 name.
@@ -14,20 +14,20 @@ from coarse.storage.allocator import lines_of
 
 ARENA_BYTES = 256 * KIB
 MOST_BYTES = 16 * KIB
-"""Of a region in an arena: several of these fit one."""
+"""Most bytes of a region in an arena: several of these fit one."""
 _LOW_BYTES = ARENA_BYTES // 2
 
 
 @dataclass
 class _Arena:
-    """What a client has at one device; offsets, of which `begin` is the next region's."""
+    """Room of a client at one device; offsets, of which `begin` is the next region's."""
 
     begin: int = 0
     end: int = 0
     spare: int = -1
-    """Where the next arena begins; -1: there is none."""
+    """Offset of the next arena; -1: there is none."""
     token: int = 0
-    """Of the request for it; 0: none is under way."""
+    """Token of the request for it; 0: none is under way."""
     is_refused: bool = False
 
 
@@ -40,11 +40,11 @@ class Arenas:
         self._is_open = False
 
     def open(self) -> None:
-        """From now on room is asked for."""
+        """Ask for room from now on."""
         self._is_open = True
 
     def take(self, device: int, nbytes: int) -> tuple[int, list[ToDevice]]:
-        """The offset of a region at a device, or -1 where there is no room yet; and what to send the device first."""
+        """Return the offset of a region at a device, or -1 if there is no room yet; and records to send it first."""
         if not self._is_open or nbytes > MOST_BYTES:
             return -1, []
         arena = self._by_device.setdefault(device, _Arena())
@@ -65,7 +65,7 @@ class Arenas:
         return offset, records
 
     def give_back(self, device: int, nbytes: int) -> None:
-        """What `take` gave last was not used."""
+        """Take back the region that `take` gave last, which was not used."""
         self._by_device[device].begin -= lines_of(nbytes)
 
     def _note_answer(self, arena: _Arena) -> None:

@@ -43,12 +43,12 @@ class Client:
         self.lending = Lending(link, self._regions)
         self.arenas = Arenas(self.protocol)
         self.copies = GpuCopies(link, self._regions)
-        """Of arrays or regions on GPUs."""
+        """Copies of arrays or regions on GPUs."""
         self._names: dict[int, str] = {}
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
         self.before_leaving: list[Callable[[], None]] = []
-        """What is to be done while devices still serve this worker, the last first."""
+        """Callbacks to be called while devices still serve this worker, the last first."""
         self.states = DeviceStates(self.protocol.client, self.protocol.local_proxy, self.allocate)
         self._parts: dict[object, object] = {}
         self._num_models = 0
@@ -76,14 +76,14 @@ class Client:
         return found  # type: ignore[return-value]
 
     def next_model(self) -> int:
-        """A number for the next model that all workers open."""
+        """Return a number for the next model that all workers open."""
         number, self._num_models = self._num_models, self._num_models + 1
         return number
 
     # --- pushing
 
     def device_array(self, descriptor: Descriptor) -> np.ndarray:
-        """This worker's region of a key as an array of its shape; pushing it moves no bytes."""
+        """Return this worker's region of a key as an array of its shape; pushing it moves no bytes."""
         while True:
             with self._lock:
                 state = self._known(descriptor)
@@ -94,8 +94,10 @@ class Client:
             self._await(state)
 
     def host_array(self, descriptor: Descriptor) -> np.ndarray:
-        """The same for whoever reads and writes it on the host; of a region on a GPU, an array that is copied there
-        when it is pushed, and back."""
+        """Return this worker's region of a key for use on the host.
+
+        For a region on a GPU this is an array that is copied there when it is pushed, and back.
+        """
         region = self.device_array(descriptor)
         return self._regions.host_copy(descriptor, self.protocol.key(descriptor.name)) if is_on_gpu(region) else region
 
@@ -163,7 +165,7 @@ class Client:
                 self.protocol.require_resumable(state.key, self._digest(array))
 
     def push_pull_again(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
-        """What `push_pull` returns, for a caller that waits at once and keeps no handle.
+        """Push and return what `push_pull` returns, for a caller that waits at once and keeps no handle.
 
         Where such a wait has stalled, the same call with the same values goes on waiting and pushes nothing.
         """
@@ -177,12 +179,12 @@ class Client:
         return handle
 
     def stall(self, key: int, flight: int, array: np.ndarray) -> None:
-        """A call of `push_pull_again` has stalled; `array` is as its caller sees it now."""
+        """Note that a call of `push_pull_again` has stalled; `array` is as its caller sees it now."""
         with self._lock:
             self.protocol.stall(key, flight, self._digest(array))
 
     def abandon(self, key: int, flight: int) -> None:
-        """See ClientProtocol; takes no lock, since any thread may drop a handle at any time."""
+        """Abandon a push (ClientProtocol.abandon); takes no lock, since any thread may drop a handle at any time."""
         self.protocol.abandon(key, flight)
 
     def _copy_in(self, state: ClientKey, array: np.ndarray, *, is_lasting: bool) -> None:
@@ -251,7 +253,7 @@ class Client:
     # --- taking results
 
     def pull(self, name: str, out: np.ndarray | None) -> Handle:
-        """The handle of a name's result; a new array is made for it where `out` is None."""
+        """Return the handle of a name's result; a new array is made for it if `out` is None."""
         state = self.protocol.named.get(name)
         if state is not None and out is not None:
             require_fit(self.protocol.client, state.descriptor, out)
@@ -260,7 +262,7 @@ class Client:
         return Handle(self, key, out)
 
     def is_complete(self, key: int) -> bool:
-        """Whether `take` would return, or raise, at once."""
+        """Return whether `take` would return, or raise, at once."""
         with self._lock:
             self.link.read()
             if self.protocol.is_complete(key):
@@ -363,7 +365,7 @@ class Client:
             self.link.ring_bells()
 
     def is_device_array(self, descriptor: Descriptor, array: np.ndarray) -> bool:
-        """Whether an array is this worker's region of the key."""
+        """Return whether an array is this worker's region of the key."""
         state = self.protocol.named.get(descriptor.name)
         return state is not None and state.offset >= 0 and self._regions.holds(state, array)
 
@@ -386,14 +388,14 @@ class Client:
             self.link.tell(records)
 
     def _await(self, state: ClientKey) -> None:
-        """Return once a device has made a key's region, or has sent the result that nobody wants."""
+        """Return once a device has made a key's region, or has sent the result that no caller wants."""
         if not self.link.wait_until(lambda: not state.is_to_change, None):
             if state.phase is KeyPhase.REGISTERING:
                 raise unregistered(self.protocol.client, state.descriptor, self.link.stall_timeout_s)
             raise self._stalled_at(state.key, None)
 
     def _known(self, descriptor: Descriptor) -> ClientKey:
-        """The state of a key, whose registration is asked for where this epoch has none; the lock is held."""
+        """Return the state of a key, and ask for its registration if this epoch has none; the lock is held."""
         state = self.protocol.named.get(descriptor.name)
         if state is not None and not state.descriptor.is_alike(descriptor):
             self._require_replaceable(state, descriptor)
@@ -456,7 +458,7 @@ def _no_counts() -> dict[str, float]:
 
 
 class _Copying:
-    """Where a result goes, and which of its shards have been copied there."""
+    """Destination of a result, and the shards that have been copied there."""
 
     def __init__(self, out: np.ndarray | None) -> None:
         self.out = out

@@ -1,4 +1,4 @@
-"""Copies between a worker's arrays and its regions, where either is on a GPU; nobody waits for them but who must.
+"""Copies between a worker's arrays and its regions, where either is on a GPU; callers wait for them only if they must.
 
 [Note: departures] A push says that bytes lie in a region, so its records leave once the event of the copy is done. A
 thread waits for these events, in order, and sends the records then; whoever pushed goes on, and backward computes.
@@ -50,7 +50,7 @@ class GpuCopies:
         self._may_pin = True
         self._failed: CoarseError | None = None
         self.gpu: int | None = None
-        """Where the last array was that was pushed from a GPU; None where none was."""
+        """Number of the GPU of the last array that was pushed from one; None if none was."""
 
     def push(self, state: ClientKey, array: AnyArray, *, is_lasting: bool) -> None:
         """Start to copy a contribution to its region, piece by piece; devices are told of each once it is there.
@@ -116,7 +116,7 @@ class GpuCopies:
         return shards
 
     def land(self, key: int, target: AnyArray) -> None:
-        """Let whoever waited for a result use it, where it was copied to: see [Note: the user's stream]."""
+        """Let the caller that waited for a result use it, where it was copied to: see [Note: the user's stream]."""
         event = self._pulled.get(key)
         if event is None:
             return
@@ -138,8 +138,10 @@ class GpuCopies:
             self._pin(region)
 
     def fetch(self, target: GpuArray, source: np.ndarray, is_free: Event) -> Event:
-        """Start to copy device memory that lies on the host, and is pinned first, to a GPU's array, after an event; any
-        thread may call it."""
+        """Start to copy device memory on the host, which is pinned first, to a GPU's array, after an event.
+
+        Any thread may call it.
+        """
         with self._link.lock:
             self._pin(source)
             stream = self._stream("from", target, target)
@@ -148,8 +150,10 @@ class GpuCopies:
             return stream.record()
 
     def store(self, target: np.ndarray, source: GpuArray) -> Event:
-        """Start to copy a GPU's array to device memory that lies on the host, and is pinned first, after what the
-        user's stream has under way; any thread may call it."""
+        """Start to copy a GPU's array to device memory on the host, which is pinned first.
+
+        The copy begins after what the user's stream has under way; any thread may call it.
+        """
         with self._link.lock:
             self._pin(target)
             stream = self._stream("to", source, source)
@@ -164,7 +168,7 @@ class GpuCopies:
             event.wait()
 
     def on_host(self, array: AnyArray) -> np.ndarray:
-        """The values of an array, on the host."""
+        """Return the values of an array, on the host."""
         if isinstance(array, np.ndarray):
             return array
         found = np.empty(array.shape, array.dtype)
@@ -223,7 +227,7 @@ class GpuCopies:
                     self._link.tell_waiting()
 
     def _stream(self, way: str, users: AnyArray, region: AnyArray) -> Stream:
-        """The stream of copies of one way: of the GPU that the user's array is on, or the region if that is on none."""
+        """Return the stream of copies of one way, on the GPU of the user's array, else of the region."""
         of = users if is_on_gpu(users) else region
         assert is_on_gpu(of)
         gpu = gpus().gpu_of(of)
@@ -233,7 +237,7 @@ class GpuCopies:
         return found
 
     def _users_stream(self, array: AnyArray) -> Stream | None:
-        """The stream in which the user works with an array; None of one on the host."""
+        """Return the stream in which the user works with an array; None for one on the host."""
         return gpus().current_stream(gpus().gpu_of(array)) if is_on_gpu(array) else None
 
     def _copy(self, stream: Stream, target: AnyArray, source: AnyArray) -> None:
@@ -248,7 +252,7 @@ class GpuCopies:
             stream.arrays.copy(target[part], source[part])
 
     def _pin(self, region: np.ndarray) -> None:
-        """Pin a region of the host's memory, so that copies between it and a GPU hold nobody up."""
+        """Pin a region of the host's memory, so that copies between it and a GPU block no thread."""
         if not self._may_pin or not region.nbytes:
             return
         first = address_of(region)
@@ -276,7 +280,7 @@ def _pages_at(begin: int, end: int) -> np.ndarray:
 
 
 def _flat(array: AnyArray) -> AnyArray:
-    """An array's elements one after the other; a copy of one on the host that is not contiguous."""
+    """Return an array's elements one after the other; a copy if it is on the host and not contiguous."""
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array).reshape(-1)
     return array.reshape(-1)

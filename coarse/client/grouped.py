@@ -26,14 +26,14 @@ class Pack(NamedTuple):
 
     descriptor: Descriptor
     places: tuple[int, ...]
-    """Which arrays of the group they are."""
+    """Numbers of its arrays in the group."""
     bounds: tuple[int, ...]
-    """Where each begins, in elements, and where the last ends."""
+    """Offset of each array, in elements, and the end of the last."""
 
 
 @lru_cache(maxsize=256)
 def packs_of(name: str, kinds: tuple[tuple[DType, tuple[int, ...]], ...], op: Op, priority: int) -> tuple[Pack, ...]:
-    """What travels of a group of arrays of these types and shapes: a pack for each type, in order of their first.
+    """Return the packs of a group of arrays of these types and shapes: one for each type, in order of their first.
 
     Every pack says what all arrays are, so that ranks whose groups differ anywhere are told so.
     """
@@ -72,11 +72,11 @@ class GroupHandle:
                 self._pushed.append(client.push_pull(pack.descriptor, flat, flat))
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return all(handle.done() for handle in self._pushed)
 
     def wait(self, timeout: float | None = None) -> list[np.ndarray]:
-        """The results, in the arrays' order; after `timeout` seconds (default: stall_timeout_s) StallError."""
+        """Return the results, in the arrays' order; after `timeout` seconds (default: stall_timeout_s) StallError."""
         try:
             self._client.await_all([handle.key for handle in self._pushed], timeout)
         except StallError:
@@ -92,7 +92,7 @@ class GroupHandle:
 
 
 def _end_to_end(pack: Pack, arrays: Sequence[np.ndarray], client: Client) -> np.ndarray:
-    """A new buffer with a pack's arrays: on their GPU where they are all on one, else on the host."""
+    """Return a new buffer with a pack's arrays: on their GPU if they are all on one, else on the host."""
     own = [arrays[place] for place in pack.places]
     bounds = list(pairwise(pack.bounds))
     places = {gpus().gpu_of(array) if is_on_gpu(array) else None for array in own}
@@ -110,7 +110,7 @@ def _end_to_end(pack: Pack, arrays: Sequence[np.ndarray], client: Client) -> np.
 
 
 def _beside(part: AnyArray, gpu: int | None) -> np.ndarray:
-    """A part of a result, on a GPU if its array was there."""
+    """Return a part of a result, on a GPU if its array was there."""
     if gpu is None or is_on_gpu(part):
         return cast(np.ndarray, part)
     found = gpus().empty(gpu, part.shape, part.dtype)

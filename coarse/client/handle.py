@@ -1,4 +1,4 @@
-"""What a non-blocking call returns."""
+"""Handles that non-blocking calls return."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ class Taker(Protocol):
     """The part of a client that a handle needs."""
 
     def is_complete(self, key: int) -> bool:
-        """Whether the result is there (or the key has failed)."""
+        """Return whether the result is there (or the key has failed)."""
         ...
 
     def take(
@@ -21,11 +21,11 @@ class Taker(Protocol):
         ...
 
     def stall(self, key: int, flight: int, array: np.ndarray) -> None:
-        """The wait of a call that may be made again, with this array, has stalled."""
+        """Note that the wait of a call that may be made again, with this array, has stalled."""
         ...
 
     def abandon(self, key: int, flight: int) -> None:
-        """Nobody will take the result of this push."""
+        """Note that the result of this push will not be taken."""
         ...
 
 
@@ -39,24 +39,24 @@ class Handle:
     def __init__(
         self, client: Taker, key: int, out: np.ndarray | None, flight: int = 0, again: np.ndarray | None = None
     ) -> None:
-        """A `flight` of 0 is none of this handle's: it only looks."""
+        """Make a handle; a `flight` of 0 is none of this handle's: it only looks."""
         self._client: Taker | None = client
         """None once the result is in the array."""
         self.key = key
         self._flight = flight
         self._out = out
         self.again = again
-        """Of a call that waits at once and may be made again after a StallError: what it pushed."""
+        """Array that a call pushed which waits at once and may be made again after a StallError."""
         self.present = True
         """After `wait`: whether any worker contributed."""
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         client = self._client  # another thread may wait for this handle too
         return client is None or client.is_complete(self.key)
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
-        """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
+        """Return the result; after `timeout` seconds (default: stall_timeout_s) StallError names the missing ranks."""
         client = self._client
         if client is not None:
             try:
@@ -69,12 +69,12 @@ class Handle:
         return self._out
 
     def stall(self) -> None:
-        """A wait for it has stalled: where the call may be made again, it will go on with what was pushed."""
+        """Note that a wait for it has stalled: if the call may be made again, it will go on with the same push."""
         if self._client is not None and self.again is not None:
             self._client.stall(self.key, self._flight, self.again)
 
     def leave_to_pull(self, array: np.ndarray) -> None:
-        """Of a push alone: `wait` gives the array, which has been copied, and `pull` the result."""
+        """Have `wait` give the array of a push alone, which has been copied, and `pull` the result."""
         self._client, self._out = None, array
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""What this worker lends to the devices of its node: tensors in ordinary memory, which they read and write there.
+"""Loans of this worker to the devices of its node: tensors in ordinary memory, which they read and write there.
 
 Copying a large tensor to a device and its result back moves as many bytes again as the sum itself. So a tensor that
 nobody else needs until its result is there stays where it is, and devices reach it through the kernel
@@ -29,16 +29,17 @@ from coarse.protocol.records import Lend, Reach, Reclaim
 from coarse.storage.lent import allow_others, is_lendable
 
 _ANSWER_S = 10.0
-"""How long a call that gives up waits for devices to give back what it lent; they may have other sums to take first."""
+"""Seconds that a call that gives up waits for devices to give its loans back; they may have other sums to take
+first."""
 
 
 class Loan(NamedTuple):
-    """What a key's push under way has lent."""
+    """Loan of a key's push under way."""
 
     source: np.ndarray | None
     """The contribution; None where this worker contributes nothing."""
     target: np.ndarray
-    """Where its result goes."""
+    """Array to which its result goes."""
 
 
 class Lending:
@@ -55,15 +56,18 @@ class Lending:
         self._told: dict[int, tuple[int, int, int]] = {}
         """Key -> (epoch, source, target) as devices know it."""
         self._holders: dict[int, set[int]] = {}
-        """Key -> devices that hold a Lend of it, of whatever epoch."""
+        """Key -> devices that hold a Lend of it, of any epoch."""
         self._results: dict[int, weakref.ref[np.ndarray]] = {}
         """Key -> where its last result is, and nowhere else."""
         self._pulled: set[int] = set()
-        """Keys whose results somebody asks devices for, so that they had better be there."""
+        """Keys whose results a caller asks devices for, so that they had better be there."""
 
     def open(self, devices: tuple[int, ...], least_bytes: int) -> None:
-        """Lend tensors of at least so many bytes from now on, where the devices of this node can read and write a value
-        in this process, which they are asked to."""
+        """Lend tensors of at least so many bytes from now on.
+
+        Loans begin only if the devices of this node can read and write a value in this process, which they are asked
+        to.
+        """
         allow_others()
         word = np.array([secrets.randbits(62)], np.int64)
         protocol = self._link.protocol
@@ -100,7 +104,7 @@ class Lending:
         return lends
 
     def find(self, key: int, out: np.ndarray | None) -> np.ndarray | None:
-        """Where a key's result is, or is to come, that is in no region; None where it is in the region.
+        """Return the array of a key's result, now or to come, that is in no region; None if it is in the region.
 
         Raises:
             NotKeptError: it was taken, and lies in another array than `out`.
@@ -119,17 +123,17 @@ class Lending:
         return out
 
     def is_elsewhere(self, key: int) -> bool:
-        """Whether a key's last result is in no region."""
+        """Return whether a key's last result is in no region."""
         return key in self._results
 
     def end(self, key: int) -> None:
-        """A key's result has been taken."""
+        """Note that a key's result has been taken."""
         if self._loans.pop(key, None) is not None:
             state = self._link.protocol.keys[key]
             self._regions.count("from", state, state.nbytes)
 
     def deregister(self, state: ClientKey) -> None:
-        """A key is this worker's no more."""
+        """Note that a key is this worker's no more."""
         if state.key in self._holders:
             self._tell(state, (state.epoch, 0, 0))
         self._told.pop(state.key, None)
@@ -157,7 +161,7 @@ class Lending:
             link.wait_until(lambda: self._settle(key), answer_s)
 
     def _settle(self, key: int) -> bool:
-        """Whether nothing of a key is lent any more: all devices have answered, or its result is whole.
+        """Return whether no loan of a key is left: all devices have answered, or its result is whole.
 
         What a device did before its answer lies where it was lent, and what it did later in the region. One that has
         not answered did all of its shards before.
@@ -177,14 +181,14 @@ class Lending:
         return True
 
     def take_all_back(self) -> None:
-        """See take_back: this worker leaves, and its memory with it, so that each device's answer is waited for."""
+        """Take all loans back (`take_back`) and wait for each device's answer, since this worker leaves."""
         for key in list(self._loans):
             self.take_back(key, self._link.stall_timeout_s)
 
     # --- within
 
     def _forget(self, key: int) -> None:
-        """A key's last push has lent nothing any more; devices that were to give it back hold no Lend of it."""
+        """Forget the loans of a key's last push; devices that were to give them back hold no Lend of it."""
         self._loans.pop(key, None)
         self._results.pop(key, None)
         tokens = self._reclaims.pop(key, None)
@@ -197,7 +201,7 @@ class Lending:
                 self._holders[key] = left
 
     def _may_be_lent(self, state: ClientKey) -> bool:
-        """Whether a key's tensor is large enough; those that were lent before may not be, where it changed."""
+        """Return whether a key's tensor is large enough; those that were lent before may not be, if it changed."""
         return 0 < self._least_bytes <= state.nbytes
 
     def _may_lend(
@@ -222,7 +226,7 @@ class Lending:
         return not any(self._regions.reach(a) for a in given) and all(is_lendable(a) for a in given)
 
     def _sweep(self) -> None:
-        """Drop what was lent to pushes whose results have come and that nobody will take."""
+        """Drop the loans of pushes whose results have come and will not be taken."""
         keys = self._link.protocol.keys
         for key in [key for key in self._loans if keys[key].is_free and keys[key].phase is not KeyPhase.FAILED]:
             if key in self._reclaims:
@@ -259,7 +263,7 @@ def _devices_of(state: ClientKey) -> tuple[int, ...]:
 
 
 def _overlap(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    """Whether two contiguous arrays have a byte in common."""
+    """Return whether two contiguous arrays have a byte in common."""
     if one is None or other is None:
         return False
     first, second = address_of(one), address_of(other)

@@ -31,11 +31,12 @@ class Flight(Protocol):
 
 
 class Due(Protocol):
-    """The emulated time that something takes besides what it takes here."""
+    """Emulated time that an operation takes beyond its time here."""
 
     def awaited(self, pending: "Awaitable", timeout_s: float | None) -> AbstractContextManager[None]:
-        """Return a context that is entered once the time is over, or once `pending` has failed, and within which
-        emulated time stands still.
+        """Return a context that is entered once the time is over, or once `pending` has failed.
+
+        Emulated time stands still within it.
 
         Raises:
             StallError: not over after `timeout_s`, in seconds that pass here (None: stall_timeout_s).
@@ -49,7 +50,7 @@ class Due(Protocol):
 
 
 class Awaitable(Protocol):
-    """What a Due belongs to."""
+    """Operation that a Due belongs to."""
 
     what: str
     failure: BaseException | None
@@ -65,7 +66,7 @@ FUTURES_THREADS = "coarse-futures"
 """Begin of the names of threads that run the callbacks of futures."""
 _LONGEST_SLEEP_S = 0.1
 _LONGEST_WRITE_S = 1.0
-"""For how long a rank that ends waits for a thread that holds its rings."""
+"""Seconds that a rank that ends waits for a thread that holds its rings."""
 
 
 class DeviceLink:
@@ -93,16 +94,16 @@ class DeviceLink:
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
         self.reduced_bytes = 0
-        """What this worker and the others have summed by MPI, past the devices."""
+        """Number of bytes that this worker and the others have summed by MPI, past the devices."""
         self._placement = placement
         self._mailbox = mailbox
         self._arrived = threading.Condition(self.lock)
         self._num_listeners = 0
         """Threads that wait on the condition."""
         self._is_at_bell = False
-        """Whether a thread sleeps at the doorbell."""
+        """True if a thread sleeps at the doorbell."""
         self._gone: Died | None = None
-        """Of the peers whose processes are gone, the first that was noticed."""
+        """First peer whose process was noticed to be gone, or None."""
         self._dead: DeadRankError | None = None
 
     def ask(self, requests: list[ToDevice], tokens: list[int], what: str) -> list[Record]:
@@ -161,7 +162,7 @@ class DeviceLink:
             self.lock.release()
 
     def knows_of_death(self) -> bool:
-        """Whether a rank has died, or has said that it cannot go on, as far as can be seen without waiting."""
+        """Return whether a rank has died, or has said that it cannot go on, as far as can be seen without waiting."""
         if self.lock.acquire(timeout=_LONGEST_WRITE_S):
             try:
                 self.look()
@@ -174,7 +175,7 @@ class DeviceLink:
         return tuple(client for client in self.protocol.left if members is None or client in members)
 
     def left_error(self, left: Sequence[int], what: str) -> DeadRankError:
-        """That something will never end, since it needs workers that have shut down."""
+        """Return the error that an operation will never end, since it needs workers that have shut down."""
         rank = self._placement.ranks[left[0]]
         others = f", and later ranks {list(left[1:])} have" if left[1:] else ""
         return DeadRankError(
@@ -184,7 +185,7 @@ class DeviceLink:
         )
 
     def obituaries(self) -> list[str]:
-        """Who has died, as far as can be seen without waiting, of all that were not told to end."""
+        """Return the names of the dead, as far as can be seen without waiting, of all that were not told to end."""
         self.read()
         ended = self._mailbox.take_ended()
         self._note_dead([peer for peer in ended if not self._mailbox.was_terminated(peer)])
@@ -206,7 +207,7 @@ class DeviceLink:
             self._mailbox.send(self._placement.num_clients + device, record)
 
     def moment_s(self) -> float:
-        """When what this thread does happens, for `send_as_of`."""
+        """Return the time of what this thread does, for `send_as_of`."""
         return self._mailbox.moment_s()
 
     def send_as_of(self, moment_s: float, records: list[ToDevice]) -> None:
@@ -305,8 +306,10 @@ class DeviceLink:
         """Note that a wait begins which an emulated job's account tells apart."""
 
     def note_end(self, what: str, members: tuple[int, ...]) -> None:
-        """Note that what these workers repeat has ended here, and that a wait for all begins, for an emulated job's
-        account."""
+        """Note that a repeated part of these workers has ended here, for an emulated job's account.
+
+        A wait for all begins then.
+        """
 
     def note_mode(self, name: str, **options: object) -> None:
         """Note the mode in which groups of workers do something, for an emulated job's account."""
@@ -331,8 +334,10 @@ class DeviceLink:
                 self._gone = Died(self._placement.ranks[endpoint], f"{self._placement.describe(endpoint)} died")
 
     def _require_all_alive(self) -> None:
-        """Raise DeadRankError for who died first: a process that is gone may have ended because of another, and then
-        it has said so before, which has been read."""
+        """Raise DeadRankError for the rank that died first.
+
+        A process that is gone may have ended because of another, and then it has said so before, which has been read.
+        """
         died = self.protocol.died or self._gone
         if self._dead is None and died is not None:
             remedy = "restart the job from its last snapshot" + (", or without that rank" if died is self._gone else "")
@@ -342,5 +347,5 @@ class DeviceLink:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a peer is known to be dead."""
+        """True if a peer is known to be dead."""
         return self._gone is not None or self.protocol.died is not None

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which host memory is pinned, by address: CUDA pins a page once, and copies nothing that is in part of another pin."""
+"""Ranges of host memory that are pinned, by address: CUDA pins a page once, and copies nothing across two pins."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -14,7 +14,7 @@ class PinnedRanges:
         self._ends: list[int] = []
 
     def lacking(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """The ranges, whole pages, that are still to be pinned for all of [begin, end) to be so."""
+        """Return the ranges, whole pages, that are still to be pinned for all of [begin, end) to be so."""
         page = self._page_bytes
         at, last = begin // page * page, -(-end // page) * page
         lacking = []
@@ -25,7 +25,7 @@ class PinnedRanges:
         return [*lacking, (at, last)] if at < last else lacking
 
     def add(self, begin: int, end: int) -> None:
-        """A range of `lacking` has been pinned."""
+        """Note that a range of `lacking` has been pinned."""
         index = bisect_right(self._begins, begin)
         self._begins.insert(index, begin)
         self._ends.insert(index, end)
@@ -37,7 +37,7 @@ class PinnedRanges:
         return list(pairwise(bounds))
 
     def _within(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """The ranges that have a byte of [begin, end), in order."""
+        """Return the ranges that have a byte of [begin, end), in order."""
         first = max(0, bisect_right(self._begins, begin) - 1)
         found = zip(self._begins[first:], self._ends[first:], strict=True)
         return [known for known in found if known[0] < end and begin < known[1]]

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What the profiler measures, and in which order (COARSE III-E, dynamic partitioning).
+"""Probes of the profiler, and their order (COARSE III-E, dynamic partitioning).
 
 Live profiling, the simulator and emulated runs carry out the same probes: each its own way of moving bytes.
 """
@@ -31,13 +31,13 @@ class Probing:
     """Bytes, rising: `Strategy.probes`."""
 
     def probes_of(self, device: int) -> Iterator[ProbeCopy]:
-        """What is measured on the way to one device, in order."""
+        """Yield the probes on the way to one device, in order."""
         yield ProbeCopy(device, 0)
         for nbytes in self.sizes:
             yield ProbeCopy(device, nbytes)
 
     def probes(self) -> Iterator[ProbeCopy]:
-        """What is measured, in order."""
+        """Yield all probes, in order."""
         for device in self.devices if self.sizes else ():
             yield from self.probes_of(device)
 
@@ -53,6 +53,6 @@ class Probing:
     def facts(
         self, seconds: Mapping[ProbeCopy, float], strategy: Strategy, worker: int, cluster: Cluster
     ) -> Facts:
-        """What a worker tells all others after it has measured; ConfigError where these are no facts."""
+        """Return the facts that a worker tells all others after it has measured; ConfigError if they are none."""
         ways = tuple(self.profile(device, seconds) for device in self.devices) if self.sizes else ()
         return require_facts(strategy, strategy.facts(worker, ways, cluster))

@@ -29,7 +29,7 @@ less loses its lead."""
 
 
 def measured_facts(client: Client, strategy: Strategy, cluster: Cluster, clock: Clock) -> Facts:
-    """This worker's facts, from what it measures over the devices of its node."""
+    """Return this worker's facts, from its measurements over the devices of its node."""
     worker = client.protocol.client
     local = cluster.local_devices[worker]
     devices = cluster.devices_on(cluster.worker_nodes[worker])
@@ -65,8 +65,11 @@ def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> di
 
 @contextmanager
 def _payload(client: Client, region: np.ndarray) -> Iterator[np.ndarray]:
-    """What is copied to a region, (n,) uint8 of equally many: on the GPU from which this worker pushes; where it pushes
-    from none, in host memory, which is pinned if the region is on a GPU."""
+    """Give an array to be copied to a region, (n,) uint8 of equally many.
+
+    It is on the GPU from which this worker pushes; if it pushes from none, in host memory, which is pinned if the
+    region is on a GPU.
+    """
     on_gpu = None if client.copies.gpu is None else _on_gpu(client.copies.gpu, region.nbytes)
     if on_gpu is not None:
         if not is_on_gpu(region):

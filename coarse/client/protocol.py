@@ -45,7 +45,7 @@ class ToDevice(NamedTuple):
 
 
 class KeyPhase(enum.Enum):
-    """Where a key is between two of its results; changed by ClientProtocol alone."""
+    """Phase of a key between two of its results; changed by ClientProtocol alone."""
 
     REGISTERING = "registering"
     """A device makes its region."""
@@ -54,7 +54,7 @@ class KeyPhase(enum.Enum):
     IN_FLIGHT = "in flight"
     """Pushed; some shards of the result are still to come."""
     LANDED = "landed"
-    """The result is whole, and nobody has taken it yet."""
+    """Phase of a result that is whole and was not taken yet."""
     FAILED = "failed"
     """A device has said that the key cannot be synchronised."""
 
@@ -81,33 +81,35 @@ class ClientKey:
     flight: int = 0
     """The number of the last push; no other push of this client has it."""
     is_claimed: bool = False
-    """Whether somebody may still take the result of the last push. A handle that is dropped clears this and nothing
-    else: that may happen in any thread at any time, and takes no lock."""
+    """True if a caller may still take the result of the last push.
+
+    A handle that is dropped clears this and nothing else: that may happen in any thread at any time, and takes no lock.
+    """
     stalled: bytes = b""
-    """Of a wait that stalled and may be called again: a digest of the values with which it was called."""
+    """Digest of the values of a wait that stalled and may be called again; empty if there is none."""
     present: bool = True
-    """Whether anybody contributed to the last result."""
+    """True if a worker contributed to the last result."""
     failed: Failed | None = None
 
     def __post_init__(self) -> None:
         self.nbytes = self.descriptor.nbytes
         self.all_shards = mask_of(0, self.plan.num_shards)
         self.was_present = False
-        """Whether anybody contributed to the shards of the result that have come so far."""
+        """True if a worker contributed to the shards of the result that have come so far."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether its last push has: a failure that comes once the result is whole is of what others do next."""
+        """True if its last push has failed; a failure that comes once the result is whole is of what others do next."""
         return self.failed is not None and self.phase is not KeyPhase.LANDED
 
     @property
     def is_free(self) -> bool:
-        """Whether it may be pushed again as far as its last result goes: that was taken, or nobody wants it."""
+        """True if it may be pushed again as far as its last result goes: that was taken, or no caller wants it."""
         return self.phase is not KeyPhase.IN_FLIGHT and not (self.phase is KeyPhase.LANDED and self.is_claimed)
 
     @property
     def is_to_change(self) -> bool:
-        """Whether a push had better wait: its region is being made, or a result that nobody wants is under way."""
+        """True if a push had better wait: its region is being made, or an unwanted result is under way."""
         return self.phase is KeyPhase.REGISTERING or (self.phase is KeyPhase.IN_FLIGHT and not self.is_claimed)
 
 
@@ -119,18 +121,18 @@ class ClientProtocol:
         self.placement = placement
         self.local_proxy = placement.local_proxies[client]
         self._facts: tuple[Facts, ...] = ()
-        """By client, of the current epoch."""
+        """Facts by client, of the current epoch."""
         self._round = 0
         self._num_results = 0
         """Results that this client has had since the round began."""
         self.epoch = 0
         self.keys: dict[int, ClientKey] = {}
         self.named: dict[str, ClientKey] = {}
-        """The same by the name that each key has now."""
+        """Keys by the name that each has now."""
         self._times_deregistered: dict[str, int] = {}
         self.last_joined: int | None = None
         self.join_failed: JoinFailed | None = None
-        """Who has shut down, so that no round of joins will be complete any more."""
+        """Record of workers that have shut down, so that no round of joins will be complete any more."""
         self.left: list[int] = []
         """Clients that have shut down, the first to have done so first: others may have left because of it."""
         self.missing: dict[int, dict[int, tuple[int, ...]]] = {}
@@ -141,7 +143,7 @@ class ClientProtocol:
         self._done_then: dict[int, int] = {}
         """Token of a Reclaim -> shards whose result had come when the device answered."""
         self._unwanted: set[int] = set()
-        """Tokens of Reclaims whose answers nobody waits for any more."""
+        """Tokens of Reclaims whose answers are no longer waited for."""
         self._tokens = itertools.count(1)
         self._flights = itertools.count(1)
         self._announced = 0
@@ -149,14 +151,14 @@ class ClientProtocol:
         self._profiled = 0
         """The epoch up to which `end_profile` was called."""
         self._listeners: dict[type, Callable[[Any], None]] = {}
-        """By class of a feature's record, what takes it."""
+        """Takers of features' records, by the record's class."""
         self._unheard: dict[type, list[Record]] = {}
-        """What devices have told this client of features that it has not used yet."""
+        """Records of features that this client has not used yet."""
         self.models: dict[int, Callable[[Any], None]] = {}
-        """By number of a model in the network, what takes records of it."""
+        """Takers of records of a model in the network, by the model's number."""
 
     def next_token(self) -> int:
-        """A number that no other request of this client has."""
+        """Return a number that no other request of this client has."""
         return next(self._tokens)  # from several threads
 
     def listen(self, kind: type, listener: Callable[[Any], None]) -> None:
@@ -168,18 +170,18 @@ class ClientProtocol:
     # --- facts
 
     def on_profiled(self, facts: Facts) -> list[ToDevice]:
-        """This client has measured its facts for the next epoch."""
+        """Note that this client has measured its facts for the next epoch."""
         self._announced = self.epoch + 1
         return [ToDevice(self.local_proxy, Table(self.client, self._announced, tuple(facts)))]
 
     @property
     def is_profiling(self) -> bool:
-        """Whether a table was announced and `end_profile` not called since: a wait for the others may have stalled."""
+        """True if a table was announced and `end_profile` not called since: a wait for the others may have stalled."""
         return self._announced > self._profiled
 
     @property
     def has_all_tables(self) -> bool:
-        """Whether all clients' tables of the epoch that was announced last are in use."""
+        """True if all clients' tables of the epoch that was announced last are in use."""
         return self.epoch >= self._announced
 
     def end_profile(self) -> None:
@@ -194,11 +196,11 @@ class ClientProtocol:
     # --- keys
 
     def key(self, name: str) -> int:
-        """The key that a name has now; all clients deregister a name equally often."""
+        """Return the key that a name has now; all clients deregister a name equally often."""
         return key_of(name, self._times_deregistered.get(name, 0))
 
     def deregister(self, name: str) -> list[ToDevice]:
-        """This client will not use what a name stands for again.
+        """End this client's use of a name's present meaning.
 
         The region of a key that failed stays: a device may still be adding what was pushed before.
 
@@ -219,11 +221,11 @@ class ClientProtocol:
         return [ToDevice(teller, Deregister(self.client, key, device, offset, teller))]
 
     def plan_of(self, descriptor: Descriptor) -> SyncPlan:
-        """The plan of a tensor by the name that it has now."""
+        """Return the plan of a tensor by the name that it has now."""
         return self.placement.plan_of(descriptor.tensor(self.key(descriptor.name)), self._facts)
 
     def route(self, descriptor: Descriptor) -> int:
-        """The device that a tensor is registered at (COARSE III-E)."""
+        """Return the device that a tensor is registered at (COARSE III-E)."""
         return self.plan_of(descriptor).homes[self.client]
 
     def register(self, descriptor: Descriptor, offset: int = -1) -> list[ToDevice]:
@@ -251,7 +253,7 @@ class ClientProtocol:
         return [ToDevice(route, register)]
 
     def withdraw(self, name: str, known: ClientKey | None) -> None:
-        """A registration could not be sent: the name's key is again what it was."""
+        """Undo a registration that could not be sent: the name's key is again what it was."""
         refused = self.named.pop(name, None)
         if refused is not None:
             del self.keys[refused.key]
@@ -259,7 +261,7 @@ class ClientProtocol:
             self.keys[known.key] = self.named[name] = known
 
     def begin(self, key: int, *, is_claimed: bool = False) -> None:
-        """A push of this key starts; its result will be all shards anew. `is_claimed`: somebody will `take` it.
+        """Begin a push of this key; its result will be all shards anew. `is_claimed`: a caller will `take` it.
 
         Raises:
             InFlightError: a result is under way, or somebody may still take one.
@@ -280,8 +282,9 @@ class ClientProtocol:
         state.was_present = False
 
     def take(self, key: int) -> bool:
-        """Whether a key's last result is whole; who asks for it has taken it then. A key that has an older result has
-        it until it is pushed again.
+        """Return whether a key's last result is whole; the caller has taken it then.
+
+        A key that has an older result has it until it is pushed again.
 
         Raises:
             CoarseError: what a device said of the key.
@@ -300,21 +303,23 @@ class ClientProtocol:
         return True
 
     def is_complete(self, key: int) -> bool:
-        """Whether `take` would say so, or raise."""
+        """Return whether `take` would return True, or raise."""
         state = self.keys.get(key)
         if state is None or state.phase in (KeyPhase.REGISTERING, KeyPhase.IN_FLIGHT):
             return False
         return state.failed is not None or bool(state.version)
 
     def abandon(self, key: int, flight: int) -> None:
-        """The handle of a push was dropped: its result need not be taken before the next push, unless a call that
-        stalled goes on with it."""
+        """Note that the handle of a push was dropped: its result need not be taken before the next push.
+
+        A call that stalled and goes on with it is the exception.
+        """
         state = self.keys.get(key)
         if state is not None and state.flight == flight and not state.stalled:
             state.is_claimed = False
 
     def stall(self, key: int, flight: int, digest: bytes) -> None:
-        """A wait has stalled whose call may be made again, with values of this digest, to go on waiting."""
+        """Note that a wait has stalled whose call may be made again, with values of this digest, to go on waiting."""
         state = self.keys.get(key)
         if state is not None and state.flight == flight and not state.is_free:
             state.stalled = digest
@@ -326,7 +331,7 @@ class ClientProtocol:
             raise not_resumed(self.client, state.descriptor.name)
 
     def resume(self, key: int, digest: bytes) -> None:
-        """A call whose wait has stalled is made again, with values of this digest.
+        """Resume a call whose wait has stalled, with values of this digest.
 
         Raises:
             InFlightError: with others than before.
@@ -356,22 +361,24 @@ class ClientProtocol:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is to come: only then may this client join, or announce its next table."""
+        """True if no answer is to come: only then may this client join, or announce its next table."""
         busy = (KeyPhase.IN_FLIGHT, KeyPhase.REGISTERING)
         return not any(state.phase in busy for state in self.keys.values())
 
     def ask_who_is_missing(self, key: int) -> list[ToDevice]:
-        """A wait took too long: every device will say in `missing` for whom it waits."""
+        """Ask every device, after too long a wait, to say in `missing` for whom it waits."""
         self.missing[key] = {}
         return [ToDevice(self.local_proxy, Query(self.client, key))]
 
     def have_all_answered(self, key: int) -> bool:
-        """Whether every device has said for whom it waits."""
+        """Return whether every device has said for whom it waits."""
         return len(self.missing[key]) == self.placement.num_devices
 
     def silent_devices(self, key: int) -> tuple[int, ...]:
-        """Devices that have not answered who is missing; the client's own alone where it passed the question to
-        nobody."""
+        """Return devices that have not answered which ranks are missing.
+
+        This is the client's own alone if it passed the question to no other device.
+        """
         answers = self.missing[key]
         if self.local_proxy not in answers:
             return (self.local_proxy,)
@@ -399,7 +406,7 @@ class ClientProtocol:
         return self._done_then.get(token)
 
     def end_reclaim(self, token: int) -> None:
-        """The answer to a Reclaim is of no use any more, whether it has come or not."""
+        """Forget a Reclaim, whose answer is of no use any more, come or not."""
         if self.answers.pop(token, None) is None:
             self._unwanted.add(token)
         self._done_then.pop(token, None)
@@ -408,23 +415,23 @@ class ClientProtocol:
 
     @property
     def join_round(self) -> int:
-        """How often all workers have joined and gone on."""
+        """Number of rounds in which all workers have joined and gone on."""
         return self._round
 
     def join(self) -> list[ToDevice]:
-        """This worker has no more batches: it counts as zero until all have joined."""
+        """Note that this worker has no more batches: it counts as zero until all have joined."""
         self.last_joined = None
         return [ToDevice(self.local_proxy, Join(self.client, self._round, self._num_results))]
 
     def leave(self) -> list[ToDevice]:
-        """This worker shuts down: its devices hear of it after all that it pushed to them."""
+        """Note that this worker shuts down: its devices hear of it after all that it pushed to them."""
         near = self.placement.devices_on(self.placement.client_nodes[self.client])
         return [ToDevice(device, Leave(self.client)) for device in near]
 
     # --- events
 
     def on_record(self, record: Record) -> None:
-        """A record of a proxy has come."""
+        """Take a record of a proxy."""
         match record:
             case Ready():
                 state = self.keys.get(record.key)

@@ -12,11 +12,11 @@ from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Descriptor, Failed
 
 ANSWER_S = 1.0
-"""How long devices are given to say for whom they wait."""
+"""Seconds that devices are given to say for whom they wait."""
 
 
 def error_of(failed: Failed) -> CoarseError:
-    """What a device said of a key, as the exception that it names."""
+    """Return the exception that a device's refusal of a key names."""
     if failed.rank >= 0:
         return DeadRankError(failed.text, rank=failed.rank)
     kind: type[CoarseError] = getattr(errors, failed.error)
@@ -45,7 +45,10 @@ def unregistered(rank: int, descriptor: Descriptor, waited_s: float) -> StallErr
 def stalled(
     rank: int, name: str, waited_s: float, missing: tuple[int, ...], silent: Sequence[str] = ()
 ) -> StallError:
-    """A result did not come; `missing` are the ranks for which devices wait, `silent` devices that said nothing."""
+    """Return the error of a result that did not come.
+
+    `missing` are the ranks for which devices wait, `silent` devices that said nothing.
+    """
     reasons = []
     if silent:
         reasons.append(f"{' and '.join(silent)} did not answer within {ANSWER_S:g} s; see whether it hangs")
@@ -61,7 +64,7 @@ def stalled(
 
 
 def not_taken(rank: int, name: str, what: str) -> InFlightError:
-    """A name is used for something else too early."""
+    """Return the error of a name that is used for something else too early."""
     return InFlightError(
         f"rank {rank}: {name!r} {what} before the result of its last push was taken; wait() for that handle, "
         "or pull() it, first"
@@ -69,7 +72,7 @@ def not_taken(rank: int, name: str, what: str) -> InFlightError:
 
 
 def not_resumed(rank: int, name: str) -> InFlightError:
-    """A push_pull that stalled is called again with other values."""
+    """Return the error of a push_pull that stalled and is called again with other values."""
     return InFlightError(
         f"rank {rank}: the last push_pull of {name!r} raised StallError; what it pushed is still under way, and now it "
         "comes with other values; give it the same values to go on waiting for that result, or take it by "
@@ -78,7 +81,7 @@ def not_resumed(rank: int, name: str) -> InFlightError:
 
 
 def not_kept(rank: int, descriptor: Descriptor) -> NotKeptError:
-    """A result is pulled that was written into its caller's tensor alone."""
+    """Return the error of a pull of a result that was written into its caller's tensor alone."""
     return NotKeptError(
         f"rank {rank}: the last result of {descriptor.name!r} ({descriptor}) was written into the tensor of its "
         "push_pull, and no device has it; use that tensor, or push() what is pulled (the next push_pull of this name "

@@ -1,4 +1,4 @@
-"""Where a worker's keys lie in device memory, and what is copied to and from there."""
+"""Regions of a worker's keys in device memory, and the copies to and from there."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from coarse.storage.region import DeviceMemory
 
 
 class KeyRegions:
-    """This worker's regions as arrays; counts the bytes that are copied to and from each device."""
+    """Regions of this worker as arrays, with counts of bytes that are copied to and from each device."""
 
     def __init__(self, memories: Mapping[int, DeviceMemory]) -> None:
         self._memories = memories
@@ -25,7 +25,7 @@ class KeyRegions:
         self._link_bytes: dict[tuple[str, int], float] = {}
 
     def view(self, state: ClientKey) -> np.ndarray:
-        """A key's region, flat, in the type in which it is stored."""
+        """Return a key's region, flat, in the type in which it is stored."""
         known = self._flat.get(state.key)
         if known is not None and known[0] is state:
             return known[1]
@@ -35,7 +35,7 @@ class KeyRegions:
         return flat
 
     def array(self, state: ClientKey, *, is_new: bool = False) -> np.ndarray:
-        """A key's region in its shape; zeros where nothing was ever written. `is_new`: not even by its results."""
+        """Return a key's region in its shape; zeros if it was never written. `is_new`: not even by its results."""
         region = self.arrays.get(state.key)
         if region is None:
             region = self.arrays[state.key] = self.view(state).reshape(state.descriptor.shape)
@@ -44,18 +44,18 @@ class KeyRegions:
         return region
 
     def host_copy(self, descriptor: Descriptor, key: int) -> np.ndarray:
-        """What stands on the host for a key's region on a GPU, zeros at first."""
+        """Return the array on the host for a key's region on a GPU, zeros at first."""
         found = self._host_copies.get(key)
         if found is None:
             found = self._host_copies[key] = np.zeros(descriptor.shape, STORAGE[descriptor.dtype])
         return found
 
     def is_host_copy(self, key: int, array: np.ndarray | None) -> bool:
-        """Whether an array is what `host_copy` gave for a key."""
+        """Return whether an array is what `host_copy` gave for a key."""
         return array is not None and array is self._host_copies.get(key)
 
     def holds(self, state: ClientKey, array: np.ndarray) -> bool:
-        """Whether an array is the whole region, element for element: one that only begins there is not."""
+        """Return whether an array is the whole region, element for element: one that only begins there is not."""
         known = self.arrays.get(state.key)
         if known is None or array is known:
             return known is not None
@@ -64,13 +64,13 @@ class KeyRegions:
         return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
 
     def reach(self, array: np.ndarray) -> bool:
-        """Whether an array begins or ends in a device's memory."""
+        """Return whether an array begins or ends in a device's memory."""
         first = address_of(array)
         last = first + max(array.nbytes, 1) - 1
         return any(memory.has(address) for memory in self._memories.values() for address in (first, last))
 
     def deregister(self, key: int) -> None:
-        """A key's region is this worker's no more."""
+        """Note that a key's region is this worker's no more."""
         self.arrays.pop(key, None)
         self._flat.pop(key, None)
         self._host_copies.pop(key, None)

@@ -22,7 +22,7 @@ class StateArray:
     dtype: DType
     offset: int
     array: np.ndarray
-    """In its shape, of `dtype.storage` (bfloat16 as uint16)."""
+    """Array in its shape, of `dtype.storage` (bfloat16 as uint16)."""
 
 
 class DeviceStates:
@@ -40,7 +40,7 @@ class DeviceStates:
         self._by_address: dict[int, StateArray] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-        """The array of a name, zeros at first; the same one whenever it is asked for again.
+        """Return the array of a name, zeros at first; the same one for each call.
 
         Raises:
             MismatchError: the name has another shape or type.
@@ -65,7 +65,7 @@ class DeviceStates:
         return known.array
 
     def at(self, address: int) -> StateArray | None:
-        """The array whose first element lies at an address of this process."""
+        """Return the array whose first element lies at an address of this process."""
         return self._by_address.get(address)
 
     def before_overwrite(self, names: Collection[str] | None) -> None:
@@ -90,5 +90,5 @@ class DeviceStates:
 
 
 def label(dtype: DType, shape: tuple[int, ...]) -> str:
-    """A type and shape for people: `float32[3, 4]`."""
+    """Return a type and shape for people: `float32[3, 4]`."""
     return f"{dtype.label}{list(shape)}"
