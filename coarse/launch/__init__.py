@@ -1,1 +1,1 @@
-"""How jobs start and end: mpirun, the watching of ranks, the program of a memory device."""
+"""Start and end of jobs: mpirun, the watching of ranks, the program of a memory device."""

@@ -23,8 +23,11 @@ from coarse.protocol.partition_file import stated_partition
 
 PLACEHOLDER_MODULE = "coarse.launch.placeholder"
 _SHARING = {"SLURM_OVERLAP": "1"}
-"""In an allocation of Slurm mpirun starts its daemons by srun. Where torchrun is a step itself, that step has all
-processors, and another one that does not share them would wait for its end."""
+"""Variables for mpirun in an allocation of Slurm, where it starts its daemons by srun.
+
+Where torchrun is a step itself, that step has all processors, and another one that does not share them would wait for
+its end.
+"""
 
 
 def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) -> int:

@@ -1,16 +1,18 @@
-"""Which ranks of a job have come, joined, failed or ended, and whether it may go on."""
+"""Ranks of a job that have come, joined, failed or ended, and the decision about its end."""
 
 from dataclasses import dataclass
 
 _REFUSED_S = 0.5
 """Ranks that were refused together end one after another."""
 _OF_SIGNALS = 128
-"""From which on a status says which signal ended the process."""
+"""Status from which on a status names the signal that ended the process."""
 _LAST_WORDS_S = 1.0
-"""What a rank that raised has to print its error, and the cause of another's end to become known, where the job ends at
-once."""
+"""Seconds that a rank that raised has to print its error, where the job ends at once.
+
+Within them the cause of another's end becomes known, too.
+"""
 _FAILED_S = 4.0
-"""What the others have after a rank's bad end to hear of it, say why and end by themselves."""
+"""Seconds that the others have after a rank's bad end to hear of it, say why and end by themselves."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Verdict:
     text: str
     status: int
     grace_s: float = _REFUSED_S
-    """How long it must stand before the job is ended."""
+    """Seconds that it must stand before the job is ended."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Failure:
 
     rank: int
     status: int | None
-    """Exit status, -n where signal n ended it; None where nobody saw it."""
+    """Exit status, -n where signal n ended it; None where no process saw it."""
     error: int | None
     """Digest of the exception that it raised, 0 of one that says that others are missing; None where it raised none."""
 
@@ -43,7 +45,7 @@ _UNUSED = "no worker has called coarse.init(); the memory devices end"
 
 
 class Departures:
-    """What is known of each rank.
+    """State of each rank.
 
     A rank waits from its call of `init` until that returns or raises; it has joined when `init` succeeded. A rank that
     fails says so before it ends; one that follows ends because another has.
@@ -54,7 +56,7 @@ class Departures:
         self._num_ranks = num_ranks
         self._at_once = at_once
         self._errors: dict[int, int] = {}
-        """By rank the digest of the exception that it raised."""
+        """Digest of the exception that each rank raised."""
         self._workers = frozenset(range(num_ranks)) - light
         """Ranks that run the script; the `light` ones only serve."""
         self._waiting: set[int] = set()
@@ -77,7 +79,7 @@ class Departures:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the job has."""
+        """Number of ranks of the job."""
         return self._num_ranks
 
     def on_runs(self, rank: int) -> None:
@@ -114,7 +116,7 @@ class Departures:
         self._waiting.discard(rank)
 
     def on_ended(self, rank: int, status: int | None) -> None:
-        """Note a rank's exit status: -n where signal n ended it, None where nobody saw it.
+        """Note a rank's exit status: -n where signal n ended it, None where no process saw it.
 
         Nobody sees it where mpirun kills all processes for a rank that has failed or follows.
         """
@@ -135,8 +137,10 @@ class Departures:
                 self.on_ended(rank, None)
 
     def on_fails(self, rank: int, status: int, error: int = 0) -> None:
-        """Note that a rank has raised, and will end the job with this status, whatever ends its own process; `error` is
-        a digest of what it raised."""
+        """Note that a rank has raised, and will end the job with this status.
+
+        Its own process may end by another cause; `error` is a digest of the exception.
+        """
         self._failed.setdefault(rank, status)
         self._errors.setdefault(rank, error)
         self._said.add(rank)
@@ -146,12 +150,12 @@ class Departures:
         self._followed.add(rank)
 
     def first_failure(self) -> int:
-        """The exit status, as a shell has it, of the first rank that failed by itself; 0 where all ended with 0."""
+        """Return the exit status, as a shell has it, of the first rank that failed by itself; 0 if all ended with 0."""
         rank = self._first_failed()
         return 0 if rank is None else exit_status(self._failed[rank])
 
     def failure(self) -> Failure | None:
-        """The first rank that failed by itself; None where none did.
+        """Return the first rank that failed by itself; None if none did.
 
         One that follows another, of whose end nothing has come yet, has neither status nor error of its own.
         """
@@ -161,14 +165,14 @@ class Departures:
         return Failure(rank, self._failed[rank], self._errors.get(rank))
 
     def unsaid_cause(self) -> str | None:
-        """How the first rank that failed by itself ended, where it could not say so itself; None where all is said."""
+        """Return the end of the first rank that failed by itself and could not say so; None if all is said."""
         rank = self._first_failed()
         if rank is None or rank in self._said | self._followed or rank not in self._ended:
             return None
         return f"MPI rank {rank} {how_ended(self._ended[rank])}"
 
     def unused(self) -> str | None:
-        """What to say of a job that ended well without its memory devices; None where it used them, or has none."""
+        """Return text on a job that ended well without its memory devices; None if it used them, or has none."""
         has_devices = len(self._workers) < self._num_ranks
         return _UNUSED if has_devices and not self._joined & self._workers else None
 
@@ -216,7 +220,7 @@ class Departures:
         )
 
     def _verdict_of_strangers(self) -> Verdict:
-        """Of a script in which nobody has called `init`: workers that know of no other each do all the work."""
+        """Return the verdict on a script that never calls `init`: workers that know no other each do all the work."""
         is_alone = len(self._workers) == 1
         if is_alone or self._met or any(self._ended[rank] != 0 for rank in self._workers):
             return Verdict(_UNUSED, self.first_failure())
@@ -228,14 +232,14 @@ class Departures:
 
 
 def exit_status(status: int | None) -> int:
-    """What a shell makes of a status: 128 + n where signal n ended the process."""
+    """Return the status that a shell has for one: 128 + n where signal n ended the process."""
     if status is None:
         return 1
     return status if status >= 0 else 128 - status
 
 
 def how_ended(status: int | None) -> str:
-    """A status in words, for a sentence that begins with who."""
+    """Return a status in words, for a sentence that begins with the process."""
     if status is None:
         return "was ended"
     return f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"

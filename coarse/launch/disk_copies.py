@@ -125,7 +125,7 @@ class DiskCopies:
 
 @contextmanager
 def _held(memory: HeldMemory, version: int) -> Iterator[list[int] | None]:
-    """Descriptors of all workers' slots of a version, which nobody writes within; None where one has been written."""
+    """Give descriptors of all workers' slots of a version, not written within; None if one has been written."""
     descriptors = memory.slots_of(version)
     with ExitStack() as opened:
         for descriptor in descriptors:
@@ -140,7 +140,7 @@ def _has_room(descriptors: Sequence[int]) -> bool:
 
 
 def _aside(descriptor: int, opened: ExitStack) -> int:
-    """A copy in memory, so that the slot's worker waits for memory alone and not for the disk."""
+    """Return a copy in memory, so that the slot's worker waits for memory alone and not for the disk."""
     copy = create_memory_file("coarse-copy", 0)
     opened.callback(os.close, copy)
     at = 0

@@ -1,4 +1,4 @@
-"""Hands ranks descriptors of memory that this launcher holds: what keeps workers' states, and files by name."""
+"""Server of descriptors of memory that this launcher holds: that of workers' states, and files by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK_S: Final = 0.2
 
 
 class DescriptorServer(InThread):
-    """Answers at a Unix socket, in a thread, whoever of this user asks."""
+    """Server at a Unix socket, in a thread, that answers processes of this user."""
 
     def __init__(self, address: str, memory: HeldMemory) -> None:
         """`address`: a path, or "@" and a name that is none."""

@@ -30,13 +30,13 @@ from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_f
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
 _INTERRUPT_GRACE_S = 30.0
-"""What scripts have after a Ctrl-C, to save what they hold; torchrun gives as much."""
+"""Seconds that scripts have after a Ctrl-C, to save what they hold; torchrun gives as much."""
 _POLL_S = 0.25
 _MOST_ROUNDS = 100
 _LOOK_POLLS = 2
-"""How often it is looked which files ranks share, until some are found."""
+"""Number of polls between two looks for files that ranks share, until some are found."""
 _STRANDED_POLLS = 20
-"""For how many polls in a row an mpirun that has lost all its ranks may linger."""
+"""Number of polls in a row for which an mpirun that has lost all its ranks may linger."""
 
 _ENDING_SIGNALS = {
     signal.SIGINT: signal.SIGINT,
@@ -44,7 +44,7 @@ _ENDING_SIGNALS = {
     signal.SIGHUP: signal.SIGTERM,
 }
 _FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
-"""By the signal that came, the one for mpirun, which ends its ranks or passes a user's signal on to each."""
+"""Signal for mpirun by the signal that came: mpirun ends its ranks or passes a user's signal on to each."""
 
 WATCHED = str(Path(__file__).with_name("watched.py"))
 """The program that runs a rank's command and tells how it ended."""
@@ -55,8 +55,10 @@ _DEFAULTS = (
     ("openmpi-mca-params.conf", "OMPI_MCA_", "btl", "^ofi"),
     ("openmpi-mca-params.conf", "OMPI_MCA_", "btl_tcp_eager_limit", "1048576"),
 )
-"""By file of parameters, the prefix of their variables, name and value what `make` sets in its environment: ranks share
-cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking first."""
+"""Defaults that `make` sets in its environment: file of parameters, prefix of their variables, name and value.
+
+Ranks share cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking first.
+"""
 ONE_MACHINE = ("--mca", "btl", "self,sm", "--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux")
 """mpirun's options where all ranks are on one machine: they listen to no network, and a scheduler's allocation, which
 may have other nodes, does not place them."""
@@ -69,7 +71,7 @@ class AppContext:
     num_ranks: int
     command: tuple[str, ...]
     host: str | None = None
-    """Where they run; None leaves it to mpirun."""
+    """Host on which they run; None leaves it to mpirun."""
 
 
 def watched_command(python: str, place: str, program: Sequence[str]) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ def mpirun_argv(
     fault_tolerant: bool,
     options: Sequence[str] = (),
 ) -> list[str]:
-    """The mpirun line: more ranks than cores allowed, none bound to a core, and further `options` first.
+    """Return the mpirun line: more ranks than cores allowed, none bound to a core, and further `options` first.
 
     Open MPI binds by default, several ranks to one core when there are more ranks than cores.
     """
@@ -107,7 +109,7 @@ def mpirun_argv(
 
 
 def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
-    """The mpirun of this interpreter's environment, else the first on PATH."""
+    """Return the mpirun of this interpreter's environment, else the first on PATH."""
     folders = [str(Path(python).parent), *environ.get("PATH", os.defpath).split(os.pathsep)]
     for folder in folders:
         candidate = Path(folder or ".") / "mpirun"
@@ -117,7 +119,7 @@ def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of this machine's loopback interface on which nobody listens now."""
+    """Return a TCP port of this machine's loopback interface on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -155,6 +157,7 @@ def missing_defaults(parameter_files: Mapping[str, str], environ: Mapping[str, s
 
     Args:
         parameter_files: by their names the texts of those files of Open MPI that there are; they may set all of it.
+        environ: the environment, whose variables may set it, too.
     """
     missing = {}
     for file, prefix, name, wanted in _DEFAULTS:
@@ -199,7 +202,7 @@ class MpirunJob:
         self._polls_alone = 0
         self._polls = 0
         self._shared: set[str] = set()
-        """How names of files begin that its ranks share, where they are killed before they are looked at."""
+        """Beginnings of names of files that its ranks share, for ranks that are killed before they are looked at."""
 
     def __enter__(self) -> Self:
         return self
@@ -225,14 +228,14 @@ class MpirunJob:
         end_members(self._process.pid, (signal.SIGKILL,), shared=self._shared)
 
     def wait(self) -> int:
-        """mpirun's exit status, 128 + n where signal n ended it."""
+        """Wait for mpirun and return its exit status, 128 + n where signal n ended it."""
         while not self.wait_until_ended(_POLL_S):
             pass
         status = self._process.wait()
         return exit_status(status)
 
     def wait_until_ended(self, timeout_s: float) -> bool:
-        """Whether mpirun ended within the time."""
+        """Return whether mpirun ended within the time."""
         for _ in range(math.ceil(timeout_s / _POLL_S)):
             if self._process.returncode is not None or select.select(
                 [self._descriptor], [], [], min(timeout_s, _POLL_S)
@@ -259,11 +262,11 @@ class MpirunJob:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnd:
-    """How a job ended."""
+    """End of a job."""
 
     status: int
     said: str
-    """What is to be told of it; "" where ranks have told it."""
+    """Text that is to be told of it; "" where ranks have told it."""
     was_asked: bool
     """True if a signal to this launcher ended it."""
     failure: Failure | None
@@ -302,6 +305,9 @@ def run_job(
     mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
 
     Args:
+        argv: the mpirun line.
+        environ: the environment of mpirun.
+        watch: what decides that the job cannot go on.
         at_once: ends what the job has elsewhere; then all that is left is killed, and nothing said of it, where the job
             cannot go on.
         told: variables that tell the ranks of this job.
@@ -370,7 +376,7 @@ def _forwarding(
 
 
 def _end_of(watch: Watch, status: int, received: list[int]) -> tuple[str, int, bool]:
-    """What is to be told of a job's end, its status, and whether a signal to this launcher ended it."""
+    """Return the text on a job's end, its status, and whether a signal to this launcher ended it."""
     ends_well = not status and watch.verdict is None and not watch.departures.first_failure()
     if received and not (received == [signal.SIGINT] and ends_well):
         return f"{signal.Signals(received[0]).name} received; the job has ended", exit_status(-received[0]), True
@@ -389,7 +395,7 @@ def tell(text: str) -> None:
 
 
 def has_children(pid: int) -> bool:
-    """Whether a process has children, as its own entries of /proc say; False where it has ended."""
+    """Return whether a process has children, as its own entries of /proc say; False if it has ended."""
     try:
         tasks = [*Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
@@ -402,7 +408,7 @@ def has_children(pid: int) -> bool:
 
 
 def _before_mpirun(parent: int, folder: str) -> Callable[[], None]:
-    """For a new process: end when the process (its thread that starts it) does, however that ends.
+    """Return a function for a new process: end when the process (its thread that starts it) does, for any reason.
 
     mpirun is told to end, so that it removes its files. The ranks do not rely on it: see watched.py. An mpirun that was
     killed leaves them, by its number, and a later one that has the same number would not start.
@@ -424,7 +430,7 @@ def _temporary_folder(environ: Mapping[str, str]) -> str:
 
 
 def session_members(session: int) -> list[int]:
-    """Processes of a session, from /proc, zombies left out."""
+    """Return the processes of a session, from /proc, zombies left out."""
     members = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -442,10 +448,14 @@ def session_members(session: int) -> list[int]:
 def end_members(
     session: int, numbers: Sequence[signal.Signals], but: int | None = None, *, shared: Collection[str] = ()
 ) -> None:
-    """Send signals, one after another, to what is left of a session, `but` one process; return when it has ended, or
-    has not within the grace.
+    """Send signals, one after another, to the processes left of a session, `but` one.
+
+    Return when it has ended, or has not within the grace.
 
     Args:
+        session: the session's number.
+        numbers: signals, in order.
+        but: a process that is left alone.
         shared: how names of files begin that its processes share and that are removed with them, beside those that
             they have mapped now.
     """

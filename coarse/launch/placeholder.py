@@ -21,7 +21,7 @@ _BIND_AGAIN_S = 0.1
 
 
 def main(job: str, first: str, clock: WallClock) -> int:
-    """The exit status of a placeholder; `first` is PID@HOST."""
+    """Serve as a placeholder and return the exit status; `first` is PID@HOST."""
     pid, _, host = first.partition("@")
     try:
         owners = [os.pidfd_open(int(pid))] if host == socket.gethostname() else []
@@ -63,7 +63,7 @@ def _bind(listener: socket.socket, address: str, owners: list[int], clock: WallC
 
 
 def _worker(listener: socket.socket, owners: list[int]) -> tuple[socket.socket, int] | None:
-    """The connection to the worker, a process of this user, and its process id; None where an owner has ended."""
+    """Return the connection to the worker, a process of this user, and its process id; None if an owner has ended."""
     while True:
         ready, _, _ = select.select([listener.fileno(), *owners], [], [])
         if listener.fileno() not in ready:

@@ -26,7 +26,7 @@ Attempt = Callable[[Mapping[str, str], str | None, Callable[[], None]], JobEnd]
 none of its processes is left."""
 _LOOK_S = 0.5
 COPY_EACH_S = 60.0
-"""How often states are written to disk."""
+"""Seconds between two writes of states to disk."""
 _HASH_SEED = "0"
 
 

@@ -18,8 +18,11 @@ _CHUNK_BYTES: Final = 1 << 24
 
 
 def _file_in(place: MemoryPlace) -> int:
-    """A file without a name, of the kind of memory that a device has: of a NUMA node, or on a folder's file system;
-    where the device has a device file, an existing file or a GPU for itself, the machine's."""
+    """Return a file without a name, of the kind of memory that a device has.
+
+    That is memory of a NUMA node, or of a folder's file system; where the device has a device file, an existing file or
+    a GPU for itself, the machine's.
+    """
     if isinstance(place, Folder):
         try:
             return os.open(place.path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)

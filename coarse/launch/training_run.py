@@ -1,4 +1,4 @@
-"""What `coarse run` is asked for: a script, a partition, and the ranks that follow from them."""
+"""Order of `coarse run`: a script, a partition, and the ranks that follow from them."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from coarse.protocol.place import MemoryPlace
 from coarse.transport.launcher import environ_of_new_job
 
 DEVICE_MODULE = "coarse.launch.device"
-"""What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
+"""Program of a memory-device rank: it serves, and imports neither the user's script nor torch."""
 
 _DEFAULT_RANKS = 2
 _THREADS = (
@@ -33,25 +33,25 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """What `coarse run` was asked for, checked."""
+    """Order of `coarse run`, checked."""
 
     script: str
     """A file's path, or with `is_module` a module's name."""
     is_module: bool = False
     arguments: tuple[str, ...] = ()
     partition: str = f"{_DEFAULT_RANKS}:{_DEFAULT_RANKS}"
-    """As in the configuration; it says how many ranks to start."""
+    """Partition as in the configuration; it says how many ranks to start."""
     mode: str | None = None
     policy: str | None = None
     routing: str | None = None
     """Settings of [routing], as COARSE_ROUTING has them."""
     sharding: str | None = None
     strategy: str | None = None
-    """Options of a strategy of one's own, as COARSE_STRATEGY has them."""
+    """Options of a user's strategy, in the form of COARSE_STRATEGY."""
     emulate: str | None = None
     """Settings of [emulate], as COARSE_EMULATE has them."""
     is_emulated: bool = False
-    """Whether the job is emulated, by these or by the configuration: then one core stands for an accelerator."""
+    """True if the job is emulated, by these or by the configuration: then one core stands for an accelerator."""
     config_path: str | None = None
     replaces: str | None = None
     """Backends of torch.distributed in whose place coarse is taken, with commas between them."""
@@ -60,7 +60,7 @@ class TrainingRun:
     forked_at: str | None = None
     """Socket of a process that forks the ranks (coarse/launch/warm); None where each is an interpreter of its own."""
     meeting_port: int = 29500
-    """Where torch's store of the workers may listen, at worker 0."""
+    """Port at which torch's store of the workers may listen, at worker 0."""
 
     def __post_init__(self) -> None:
         if self.replaces is not None and not set(self.replaces.split(",")) <= _REPLACEABLE:
@@ -76,25 +76,25 @@ class TrainingRun:
 
     @cached_property
     def table(self) -> PartitionTable:
-        """What the partition makes of the ranks."""
+        """Table that the partition makes of the ranks."""
         return stated_or_default(self.partition, self.hosts) if self.hosts else stated_partition(self.partition)
 
     @property
     def state_places(self) -> list[MemoryPlace]:
-        """By worker the place of the memory device that is local to it, in whose kind of memory its states are kept."""
+        """Place of each worker's local memory device, in whose kind of memory its states are kept."""
         return [self.table.places[self.table.devices[device]].memory for device in self.table.local_proxies]
 
     def light_ranks(self) -> frozenset[int]:
-        """The ranks that only serve."""
+        """Return the ranks that only serve."""
         return frozenset(self.table.devices) - frozenset(self.table.workers)
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the partition asks for."""
+        """Number of ranks that the partition asks for."""
         return len(self.table.places)
 
     def contexts(self, python: str) -> tuple[AppContext, ...]:
-        """In order of the ranks, so that world ranks are as the partition has them."""
+        """Return contexts in order of the ranks, so that world ranks are as the partition has them."""
         hosts = self.hosts or (None,) * self.num_ranks
         contexts = []
         for _, run in groupby(range(self.num_ranks), key=self._in_common):
@@ -109,7 +109,7 @@ class TrainingRun:
         return tuple(contexts)
 
     def argv(self, options: Sequence[str] = ONE_MACHINE) -> list[str]:
-        """The mpirun line of this run, by this interpreter and the mpirun beside it."""
+        """Return the mpirun line of this run, by this interpreter and the mpirun beside it."""
         return mpirun_argv(
             usable_mpirun(sys.executable, os.environ),
             self.contexts(sys.executable),
@@ -120,7 +120,7 @@ class TrainingRun:
         )
 
     def _in_common(self, rank: int) -> tuple[object, ...]:
-        """What neighbouring ranks of one context share: workers' numbers count on as their MPI ranks do."""
+        """Return the properties that neighbouring ranks of one context share; workers' numbers go with MPI ranks."""
         host = self.hosts[rank] if self.hosts else None
         if rank in self.light_ranks():
             return host, "device"
@@ -128,13 +128,13 @@ class TrainingRun:
         return host, worker - rank, local - rank
 
     def _numbers(self, rank: int) -> tuple[int, int]:
-        """A worker's number among all, and among those of its node."""
+        """Return a worker's number among all, and among those of its node."""
         worker = self.table.client_of(rank)
         assert worker is not None
         return worker, self.table.clients_on(self.table.node_of_client(worker)).index(worker)
 
     def _place(self, rank: int) -> str:
-        """What watched.py is told of a context of workers that begins with a rank; "-" of one of devices."""
+        """Return the place that watched.py is told of a context of workers that begins with a rank; "-" for devices."""
         if rank in self.light_ranks():
             return "-"
         worker, local = self._numbers(rank)
@@ -143,7 +143,7 @@ class TrainingRun:
         return f"{rank},{worker},{local},{self.table.num_workers},{local_size},{address},{self.meeting_port}"
 
     def exports(self) -> dict[str, str]:
-        """The variables that tell every rank its part."""
+        """Return the variables that tell every rank its part."""
         paths = environ_of_new_job(os.environ, STARTUP).get("PYTHONPATH")
         chosen = {
             "COARSE_PARTITION": self.partition,
@@ -175,8 +175,11 @@ def _require_module(name: str) -> None:
 def chosen_partition(
     stated: str | None, workers: int | None, devices: int | None, default_devices: int | None = None
 ) -> str:
-    """The partition of a run: the one `stated` in the configuration, which --workers and --devices
-    may repeat but not contradict; without one, theirs, and `default_devices` where --devices is not given."""
+    """Return the partition of a run: the one `stated` in the configuration, else that of the options.
+
+    --workers and --devices may repeat the stated one but not contradict it; `default_devices` holds where --devices is
+    not given.
+    """
     for option, number, part in (
         ("--workers", workers, "a worker runs the script"),
         ("--devices", devices, "workers push to a memory device"),

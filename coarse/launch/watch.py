@@ -23,9 +23,9 @@ class Doorstep(NamedTuple):
     """A Unix socket's address, "@" standing for the zero byte before a name that is no path."""
 
     bound: str
-    """As the launcher binds it."""
+    """Address as the launcher binds it."""
     told: str
-    """As ranks reach it, and COARSE_LAUNCHER tells it; a path where they have another network namespace."""
+    """Address as ranks reach it, and COARSE_LAUNCHER tells it; a path where they have another network namespace."""
 
 
 class Watch:
@@ -37,13 +37,13 @@ class Watch:
         name = f"@coarse-launcher-{secrets.token_hex(8)}"
         doorstep = doorstep or Doorstep(name, name)
         self.name = doorstep.told
-        """What COARSE_LAUNCHER tells the ranks."""
+        """Address that COARSE_LAUNCHER tells the ranks."""
         self.carried: dict[int, tuple[int, int]] = {}
-        """By rank the bytes that it sent to and received from other nodes, as ranks say when they leave."""
+        """Bytes that each rank sent to and received from other nodes, as ranks say when they leave."""
         self.reduced: dict[int, int] = {}
-        """By rank the bytes that it and the other workers summed by MPI, as workers say when they leave."""
+        """Bytes that each rank and the other workers summed by MPI, as workers say when they leave."""
         self.first_bad_s: float | None = None
-        """When a rank was first known not to have ended well, by the system's monotonic clock."""
+        """Time when a rank was first known not to have ended well, by the system's monotonic clock."""
         self.verdict: Verdict | None = None
         """Why the job was ended, if it was."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -53,7 +53,7 @@ class Watch:
         self._stop_bell, self._heard_bell = socket.socketpair()
         self._thread: threading.Thread | None = None
         self._watching: dict[int, socket.socket] = {}
-        """By rank the connection of the process that watches it, while that runs."""
+        """Connection of the process that watches each rank, while that runs."""
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class Watch:
         return told > 0
 
     def outlasts(self, timeout_s: float) -> bool:
-        """Whether the watch goes on for so long yet."""
+        """Return whether the watch goes on for so long yet."""
         return not self._stopped.wait(timeout_s)
 
     def _listen(self, end: Callable[[Verdict], None]) -> None:
@@ -113,7 +113,7 @@ class Watch:
             pass  # what ranks said before the job ended
 
     def _take(self, selector: selectors.BaseSelector, timeout_s: float | None) -> bool:
-        """Whether anything came within the time; None waits until it does."""
+        """Take one message within the time, and return whether one came; None waits until it does."""
         ready = selector.select(timeout_s)
         for key, _ in ready:
             if key.fileobj is self._listener:
@@ -163,7 +163,7 @@ class _Speaker:
         return self._rank if self._verb == "runs" else None
 
     def lines(self, data: bytes) -> list[str]:
-        """The whole lines that `data` completes; ValueError where they are no text or have no end."""
+        """Return the whole lines that `data` completes; ValueError if they are no text or have no end."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST_LINE_BYTES:
             raise ValueError("a line without an end")

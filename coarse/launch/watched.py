@@ -30,7 +30,7 @@ from collections.abc import Mapping
 _PR_SET_PDEATHSIG = 1
 _WORD_BYTES = 64
 _GRACE_MS = 2000
-"""What a rank whose launcher is gone has to end by itself."""
+"""Milliseconds that a rank whose launcher is gone has to end by itself."""
 _FOR_THE_RANK = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
@@ -75,7 +75,7 @@ def main(place: str, command: list[str]) -> None:
 
 
 def _workers_world(place: str, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a worker; its context's first MPI rank has the worker's and local rank that PLACE tells."""
+    """Return the variables of a worker; PLACE tells worker and local rank of its context's first MPI rank."""
     first, worker, local, size, local_size, address, port = place.split(",")
     own, own_local = str(int(worker) + rank - int(first)), str(int(local) + rank - int(first))
     before = (environ[f"OMPI_COMM_WORLD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
@@ -99,7 +99,7 @@ def _workers_world(place: str, rank: int, environ: Mapping[str, str]) -> dict[st
 
 
 def _run(command: list[str], channel: socket.socket, *, takes_interrupts: bool) -> int:
-    """The exit status of the command, run as a child that ends with this process; -n for signal n."""
+    """Run the command as a child that ends with this process, and return its exit status; -n for signal n."""
     _die_with_parent()
     child = os.fork()
     if not child:
@@ -125,7 +125,7 @@ def _run(command: list[str], channel: socket.socket, *, takes_interrupts: bool) 
 
 
 def _hears(channel: socket.socket) -> bool:
-    """Whether the launcher has said something, which can only be an interrupt; else its socket is closed."""
+    """Return whether the launcher has said something, which can only be an interrupt; else its socket is closed."""
     try:
         return bool(channel.recv(_WORD_BYTES))
     except OSError:

@@ -1,4 +1,4 @@
-"""What happens in a worker of `coarse run` beside its script: MPI's start, and an end without `coarse.init()`.
+"""Additions of `coarse run` to a worker beside its script: MPI's start, and an end without `coarse.init()`.
 
 startup/sitecustomize.py calls this. Under `torchrun` and plain mpirun nothing here is called.
 """

@@ -24,13 +24,13 @@ from coarse.launch.cluster.plan import (
 )
 
 _START_S = 20.0
-"""How long a namespace, or one command, may take on a busy machine."""
+"""Seconds that a namespace, or one command, may take on a busy machine."""
 _END_S = 10.0
 _REMEDY = "this kernel or container does not permit it; run on a machine (or in a privileged container) that does"
 
 
 class ClusterBox:
-    """The nodes of a plan, for as long as the `with` lasts; whatever ran in them ends with it.
+    """Nodes of a plan, for as long as the `with` lasts; every process that ran in them ends with it.
 
     Raises on entering:
         ClusterError: capabilities or programs are missing, or the kernel refused a command.
@@ -54,15 +54,15 @@ class ClusterBox:
         self._opened.close()
 
     def inside(self, argv: Sequence[str]) -> list[str]:
-        """The command as it runs in the head, in this working directory."""
+        """Return the command as it runs in the head, in this working directory."""
         return [*self._enter(self.plan.head), "env", f"--chdir={os.getcwd()}", *argv]
 
     def outside(self, path: str) -> Path:
-        """A file of the cluster's memory, which head and nodes share, as it is reached from here."""
+        """Return a file of the cluster's memory, which head and nodes share, as it is reached from here."""
         return Path(f"/proc/{self._holder(self.plan.head)}/root{path}")
 
     def lost_nodes(self) -> tuple[str, ...]:
-        """The nodes whose holder has ended, and with it all that ran on them."""
+        """Return the nodes whose holder has ended, and with it all that ran on them."""
         return tuple(node for node in self.plan.nodes if self._processes[node].poll() is not None)
 
     def mend(self) -> None:
@@ -82,7 +82,8 @@ class ClusterBox:
         self._write_agent()
 
     def crossed(self) -> dict[str, Crossed]:
-        """By node what has crossed its interface since the cluster was made; without nodes that are gone."""
+        """Return by node the bytes that have crossed its interface since the cluster was made, but for nodes now
+        gone."""
         found = {}
         for node, before in self._before.items():
             with suppress(FileNotFoundError, KeyError):  # somebody has killed its holder
@@ -117,7 +118,7 @@ class ClusterBox:
         agent.chmod(0o755)
 
     def _hold(self, opened: ExitStack, name: str, argv: Sequence[str]) -> int:
-        """The process that has the namespaces of `name` until it is told to end, or this process is gone."""
+        """Return the process that has the namespaces of `name` until it is told to end, or this process is gone."""
         process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -150,7 +151,7 @@ class ClusterBox:
         return enter_argv(str(self._holder(name)), own_processes=False)
 
     def _holder(self, name: str) -> int:
-        """The process that has the namespaces of `name`."""
+        """Return the process that has the namespaces of `name`."""
         return self._processes[name].pid
 
     def _count(self, node: str) -> Crossed:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What crossed a network interface, by the kernel's count (/proc/net/dev), and what coarse says that it carried."""
+"""Bytes that crossed a network interface, by the kernel's count (/proc/net/dev), and those that coarse carried."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class Crossed:
         return Crossed(self.received_bytes + other.received_bytes, self.sent_bytes + other.sent_bytes)
 
     def since(self, before: "Crossed") -> "Crossed":
-        """What came on top of an earlier count."""
+        """Return the bytes on top of an earlier count."""
         return Crossed(self.received_bytes - before.received_bytes, self.sent_bytes - before.sent_bytes)
 
 
 def crossed(text: str, interface: str) -> Crossed:
-    """The bytes of one interface in the text of /proc/net/dev; KeyError where it has none."""
+    """Return the bytes of one interface in the text of /proc/net/dev; KeyError if it has none."""
     columns = columns_of(text, interface)
     return Crossed(columns[_RECEIVED], columns[_SENT])
 
@@ -47,13 +47,15 @@ class NodeTraffic:
     """All that crossed: gradients, protocol headers and acknowledgements, MPI's start, printed lines. None where the
     node is gone."""
     carried: Crossed | None
-    """What the node's devices and groups of workers sent to and received from others; None where not all have said."""
+    """Bytes that the node's devices and groups of workers sent to and received from others; None if not all have
+    said."""
     reduced_bytes: int | None
-    """What each worker gave MPI to sum over all workers, which sends it as it sees fit; None where none has said."""
+    """Bytes that each worker gave MPI to sum over all workers, which sends them as it sees fit; None if none has
+    said."""
 
 
 def traffic_lines(rows: Sequence[NodeTraffic], rate: str | None) -> list[str]:
-    """A table of all nodes, kind: measured."""
+    """Return a table of all nodes, kind: measured."""
     links = "links without a limit" if rate is None else f"links of {rate} in each direction"
     cells = [
         (
@@ -81,7 +83,7 @@ def traffic_lines(rows: Sequence[NodeTraffic], rate: str | None) -> list[str]:
 def carried_by_nodes(
     carried: Mapping[int, Crossed], ranks_by_node: Mapping[str, frozenset[int]]
 ) -> dict[str, Crossed | None]:
-    """By node the sum over its ranks; None where one of them has not said what it carried."""
+    """Return by node the sum over its ranks; None if one of them has not said its bytes."""
     sums: dict[str, Crossed | None] = {}
     for node, ranks in ranks_by_node.items():
         is_whole = ranks <= carried.keys()
@@ -100,7 +102,7 @@ def _megabyte(nbytes: int) -> str:
 
 
 def _beyond(row: NodeTraffic) -> str:
-    """How much more crossed than coarse carried, both directions together; a share where it is one."""
+    """Return the bytes beyond those that coarse carried, both directions together; a share if it is one."""
     if row.carried is None or row.interface is None:
         return ""
     carried = row.carried.received_bytes + row.carried.sent_bytes

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What is done to make a cluster in a box: names, addresses, commands, files, and mpirun's options for it.
+"""Commands that make a cluster in a box: names, addresses, files, and mpirun's options for it.
 
 [Note: nothing has a name] No namespace is given a path (`ip netns add` would make one), the bridge stands in a
 namespace of its own and not among the machine's interfaces, and what the nodes share are files of a tmpfs that no
@@ -19,7 +19,7 @@ from coarse.launch.cluster.shape import ClusterShape
 NODE_INTERFACE = "eth0"
 """A node's end of its link."""
 MEMORY_FOLDER = "/dev/shm"
-"""Where the tmpfs of the cluster is mounted; a folder that every Linux has and that holds no files to be kept."""
+"""Folder at which the tmpfs of the cluster is mounted; every Linux has it, and it holds no files to be kept."""
 SHARED_FOLDER = f"{MEMORY_FOLDER}/coarse-cluster"
 """Files that head and nodes share, at the same path in each."""
 AGENT = f"{SHARED_FOLDER}/agent"
@@ -27,13 +27,16 @@ HOSTS = f"{SHARED_FOLDER}/hosts"
 LAUNCHER = f"{SHARED_FOLDER}/launcher"
 """The socket at which ranks tell `coarse run` how far they have come."""
 STATES = f"{SHARED_FOLDER}/states"
-"""The socket at which `coarse run` hands ranks what keeps their states."""
+"""Socket at which `coarse run` hands ranks the memory that keeps their states."""
 
 _BRIDGE = "switch"
 _SUBNET = "10.99.0"
 _HARDWARE = "02:00:0a:63:00:"
-"""How hardware addresses begin. They are stated, since hosts keep each other's for a minute: a node that is made anew
-has its old one, and the bridge, which takes that of a port otherwise, its own."""
+"""Beginning of hardware addresses.
+
+They are stated, since hosts keep each other's for a minute: a node that is made anew has its old one, and the bridge,
+which takes that of a port otherwise, its own.
+"""
 _HEAD_ADDRESS = f"{_SUBNET}.254"
 _PREFIX_BITS = 24
 
@@ -48,11 +51,11 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """How a cluster of `shape` is made; `run_id` sets its names apart from those of another."""
+    """Plan by which a cluster of `shape` is made; `run_id` sets its names apart from those of another."""
 
     shape: ClusterShape
     rate: LinkRate | None
-    """Of every link, in both directions; None leaves them as fast as the machine."""
+    """Rate of every link, in both directions; None leaves them as fast as the machine."""
     run_id: str
 
     @property
@@ -71,16 +74,16 @@ class ClusterPlan:
         return f"{_SUBNET}.0/{_PREFIX_BITS}"
 
     def address(self, name: str) -> str:
-        """The IPv4 address of the head or of a node."""
+        """Return the IPv4 address of the head or of a node."""
         return _HEAD_ADDRESS if name == self.head else f"{_SUBNET}.{self.nodes.index(name) + 1}"
 
     def hosts_text(self) -> str:
-        """What /etc/hosts holds in each."""
+        """Return the text of /etc/hosts in each."""
         lines = ["127.0.0.1 localhost", *(f"{self.address(name)} {name}" for name in (*self.nodes, self.head))]
         return "".join(f"{line}\n" for line in lines)
 
     def agent_text(self, holders: Mapping[str, str]) -> str:
-        """A shell script that runs what mpirun would have run by ssh: `agent HOST COMMAND...`.
+        """Return a shell script that runs what mpirun would have run by ssh: `agent HOST COMMAND...`.
 
         `holders` are the process ids whose namespaces the nodes are. mpirun takes a daemon that a signal ended for one
         that ended well; so the shell stays, and makes an exit status of it.
@@ -93,7 +96,10 @@ class ClusterPlan:
         return f'#!/bin/sh\nhost=$1\nshift\ncase "$host" in\n{entries}{unknown}esac\nexit $?\n'
 
     def memory_commands(self) -> list[Command]:
-        """What gives head and nodes a tmpfs and folders; run in the head before the nodes are unshared."""
+        """Return commands that give head and nodes a tmpfs and folders.
+
+        Run them in the head before the nodes are unshared.
+        """
         folders = [SHARED_FOLDER, *(f"{MEMORY_FOLDER}/{node}/{_name(SHARED_FOLDER)}" for node in self.nodes)]
         return [
             Command(self.head, ("mount", "-t", "tmpfs", "-o", "mode=1777", "coarse-cluster", MEMORY_FOLDER)),
@@ -101,7 +107,7 @@ class ClusterPlan:
         ]
 
     def head_commands(self) -> list[Command]:
-        """What makes the bridge, and the head's names for all; run once the file HOSTS is there."""
+        """Return commands that make the bridge, and the head's names for all; run once the file HOSTS is there."""
         lines = (
             ("mount", "--bind", HOSTS, "/etc/hosts"),
             ("ip", "link", "set", "lo", "up"),
@@ -114,7 +120,7 @@ class ClusterPlan:
         return [Command(self.head, argv) for argv in lines]
 
     def node_commands(self, node: str, holder: str) -> list[Command]:
-        """What joins a node, whose namespaces the process `holder` has, to the bridge and limits its link."""
+        """Return commands that join a node to the bridge and limit its link; `holder` has its namespaces."""
         port = f"port{self.nodes.index(node) + 1}"
         own = f"{MEMORY_FOLDER}/{node}"
         peer = ("peer", "name", NODE_INTERFACE, "netns", holder)
@@ -133,7 +139,7 @@ class ClusterPlan:
         ]
 
     def leaving_commands(self, node: str) -> list[Command]:
-        """What takes a node that has ended from the bridge, and empties its memory."""
+        """Return commands that take a node that has ended from the bridge, and empty its memory."""
         own = f"{MEMORY_FOLDER}/{node}"
         kept = _name(SHARED_FOLDER)
         return [
@@ -158,7 +164,7 @@ class ClusterPlan:
         return commands
 
     def mpirun_options(self) -> tuple[str, ...]:
-        """What mpirun must be told: to start daemons by the agent, and to speak TCP between nodes.
+        """Return options for mpirun: to start daemons by the agent, and to speak TCP between nodes.
 
         The daemons stay below mpirun (else a launcher could not tell when all have ended), each is
         started by mpirun itself, and their files lie in the cluster's memory.
@@ -184,7 +190,7 @@ class ClusterPlan:
 
 
 def hold_argv(name: str, *, own_processes: bool) -> tuple[str, ...]:
-    """A process that unshares namespaces, calls itself `name`, says so, and holds them until its input ends.
+    """Return a command that unshares namespaces, calls itself `name`, says so, and holds them until its input ends.
 
     With `own_processes` its child is the first of a process namespace, whose end the kernel makes the end of all
     processes in it; without, it sees the machine's.
@@ -195,7 +201,7 @@ def hold_argv(name: str, *, own_processes: bool) -> tuple[str, ...]:
 
 
 def enter_argv(holder: str, *, own_processes: bool) -> tuple[str, ...]:
-    """What, before a command, runs it in the namespaces of a process that `hold_argv` started."""
+    """Return words before a command that run it in the namespaces of a process that `hold_argv` started."""
     apart = (f"--pid=/proc/{holder}/ns/pid_for_children",) if own_processes else ()
     return ("nsenter", f"--target={holder}", "--net", "--uts", "--mount", *apart, "--")
 

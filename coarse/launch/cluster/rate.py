@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a link of a cluster in a box may carry: a rate in tc's units, and the token bucket that holds it."""
+"""Rate of a link of a cluster in a box, in tc's units, and the token bucket that holds it."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _BURST_S = 0.005
 _LEAST_BURST_BYTES = 4096
 """Room for the largest packet."""
 _QUEUE_S = 0.05
-"""What may wait at a link before packets are dropped, as in a switch with small buffers."""
+"""Seconds that packets may wait at a link before they are dropped, as in a switch with small buffers."""
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,28 @@ class LinkRate:
 
     @property
     def bytes_per_s(self) -> float:
-        """The same in bytes, headers of the Ethernet frames included."""
+        """Rate in bytes per second, headers of the Ethernet frames included."""
         return bytes_per_s_from_bit_per_s(self.bit_per_s)
 
     @property
     def burst_bytes(self) -> int:
-        """What may pass at once after a pause."""
+        """Number of bytes that may pass at once after a pause."""
         return max(_LEAST_BURST_BYTES, round(self.bytes_per_s * _BURST_S))
 
     @property
     def text(self) -> str:
-        """As tc writes it, in the largest unit that leaves it whole."""
+        """Rate as tc writes it, in the largest unit that leaves it whole."""
         unit = max((factor, name) for name, factor in {"bit": 1, **UNITS}.items() if not self.bit_per_s % factor)
         return f"{self.bit_per_s // unit[0]}{unit[1]}"
 
     def token_bucket(self) -> tuple[str, ...]:
-        """The arguments of `tc qdisc add dev X root` that limit what leaves X."""
+        """Return the arguments of `tc qdisc add dev X root` that limit what leaves X."""
         queue_us = round(_QUEUE_S * 1e6)
         return ("tbf", "rate", f"{self.bit_per_s}bit", "burst", f"{self.burst_bytes}b", "latency", f"{queue_us}us")
 
 
 def rate_from_text(text: str) -> LinkRate:
-    """The rate of "100mbit", "2.5gbit" or "512kbit"; ConfigError for anything else."""
+    """Return the rate of "100mbit", "2.5gbit" or "512kbit"; ConfigError for any other text."""
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([A-Za-z/]+)", text.strip())
     unit = found.group(2).lower() if found else ""
     if not found or unit not in UNITS:

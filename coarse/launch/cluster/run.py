@@ -48,13 +48,14 @@ class ClusterRun:
         require_shape(self._request.table, shape, hosts)
 
     def argv(self) -> list[str]:
-        """The mpirun line, as it runs in the head."""
+        """Return the mpirun line, as it runs in the head."""
         return self._request.argv(self.plan.mpirun_options())
 
     def run(self, endures: Endurance, *, is_pooled: bool) -> int:
         """Make the cluster, run the job to its end, print what crossed, and return its exit status.
 
         Args:
+            endures: options of restarts and copies.
             is_pooled: states of workers outlive their node.
 
         Raises:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How many nodes a cluster in a box has, and which ranks stand on each: `2x2` is two nodes of two workers."""
+"""Shape of a cluster in a box, its nodes and the ranks on each: `2x2` is two nodes of two workers."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from coarse.protocol.partition import PartitionTable
 
 MOST_NODES = 4
 MOST_RANKS_PER_NODE = 64
-"""Of each kind; more would only wait for the cores that all nodes share."""
+"""Most ranks of each kind on a node; more would only wait for the cores that all nodes share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,12 @@ class ClusterShape:
 
     @property
     def num_workers(self) -> int:
-        """How many ranks compute, on all nodes."""
+        """Number of ranks that compute, on all nodes."""
         return self.num_nodes * self.workers_per_node
 
 
 def shape_from_text(text: str, devices_per_node: int | None, stated: PartitionTable | None = None) -> ClusterShape:
-    """The shape of "2x2", nodes x workers of each.
+    """Return the shape of "2x2", nodes x workers of each.
 
     Without `devices_per_node` each node has its part of the `stated` table's devices; without both, one per worker.
     """
@@ -63,7 +63,7 @@ def shape_from_text(text: str, devices_per_node: int | None, stated: PartitionTa
 
 
 def hosts_of_ranks(num_ranks: int, names: Sequence[str]) -> tuple[str, ...]:
-    """The node of every rank, ranks dealt in order and equally; ConfigError where they do not divide."""
+    """Return the node of every rank, ranks dealt in order and equally; ConfigError if they do not divide."""
     if num_ranks % len(names):
         raise ConfigError(
             f"the partition has {num_ranks} ranks, which {len(names)} nodes cannot share equally; "

@@ -40,8 +40,10 @@ class WarmRanks:
         self._shared: set[str] = set()
 
     def start(self, needs: Mapping[str, object]) -> None:
-        """Start importing what a worker has imported, as it told at its commit: its modules, and the variables that
-        libraries read when they are imported."""
+        """Start importing the modules that a worker has imported, as it told at its commit.
+
+        `needs` has the variables that libraries read when they are imported, too.
+        """
         if self._process is not None:
             return
         self._needs = needs
@@ -77,7 +79,7 @@ class WarmRanks:
         return self._path if self._listens else None
 
     def _last_word(self) -> str:
-        """The last line that it has written to standard error."""
+        """Return the last line that it has written to standard error."""
         return "".join(self._errors.read_text(errors="replace").strip().splitlines()[-1:])
 
     def _has_ended(self) -> bool:

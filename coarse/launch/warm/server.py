@@ -75,7 +75,7 @@ class Ranks:
         return False
 
     def _kill(self, stand_in: socket.socket) -> None:
-        """What stood for a rank has ended, since nothing else comes from it: end the rank."""
+        """End the rank whose stand-in has ended, since nothing else comes from it."""
         self._events.unregister(stand_in)
         os.kill(self._pids[stand_in], signal.SIGKILL)
 
@@ -90,7 +90,7 @@ class Ranks:
         stand_in.close()
 
     def _end(self) -> None:
-        """The process that tests has ended."""
+        """End the ranks, since the process that tests has ended."""
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
         path = Path(self._listener.getsockname())
@@ -110,7 +110,7 @@ class Ranks:
 
 
 def _user_of(channel: socket.socket) -> int:
-    """The user whose process is at the other end."""
+    """Return the user whose process is at the other end."""
     _, user, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(user)
 
