@@ -1,1 +1,1 @@
-"""What training in parallel decides, whichever framework computes: by data, or sharded."""
+"""Decisions of parallel training, for any framework that computes: by data, or sharded."""

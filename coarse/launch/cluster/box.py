@@ -82,8 +82,7 @@ class ClusterBox:
         self._write_agent()
 
     def crossed(self) -> dict[str, Crossed]:
-        """Return by node the bytes that have crossed its interface since the cluster was made, but for nodes now
-        gone."""
+        """Return by node the bytes that have crossed its interface so far; nodes that are gone are left out."""
         found = {}
         for node, before in self._before.items():
             with suppress(FileNotFoundError, KeyError):  # somebody has killed its holder

@@ -1,4 +1,4 @@
-"""Whether all ranks mean the same tensors, asked before any of them is exchanged."""
+"""Check that all ranks mean the same tensors, made before any of them is exchanged."""
 
 import hashlib
 import json

@@ -20,12 +20,12 @@ class Stream(Protocol):
         ...
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
-        """These will be submitted, again and again, until others are said."""
+        """Announce the descriptors that will be submitted, again and again, until others are announced."""
         ...
 
     @property
     def takes_gpus(self) -> bool:
-        """Whether arrays may be on GPUs."""
+        """True if arrays may be on GPUs."""
         ...
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
@@ -69,23 +69,26 @@ class AllreduceReducer:
         stream.open()
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """See Reducer."""
+        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
         array = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
         self.use(descriptor, array)
         return array
 
     @property
     def takes_gpus(self) -> bool:
-        """See Reducer."""
+        """True if arrays may be on GPUs (`Reducer.takes_gpus`)."""
         return self._stream.takes_gpus
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """See Reducer."""
+        """Use an array as a bucket's memory (`Reducer.use`)."""
         self._order.append(len(self._buckets))
         self._buckets.append((descriptor, array))
 
     def start(self, index: int) -> Flight:
-        """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would never end."""
+        """Start a bucket (`Reducer.start`).
+
+        Waiting amid backward for a bucket behind one that backward has yet to fill would never end.
+        """
         if self._num_prepared < len(self._buckets):
             self._stream.prepare([descriptor for descriptor, _ in self._buckets])
             self._num_prepared = len(self._buckets)
@@ -104,28 +107,28 @@ class AllreduceReducer:
         return queued
 
     def cancel(self, index: int) -> bool:
-        """See Reducer: others may have reduced it."""
+        """Take back a contribution (`Reducer.cancel`); False, since others may have reduced it."""
         return False
 
     @property
     def rounds(self) -> Rounds | None:
-        """See Reducer."""
+        """Rounds that are to be told (`Reducer.rounds`)."""
         return self
 
     def all_started(self) -> None:
-        """See Rounds."""
+        """Note that all buckets have started (`Rounds.all_started`)."""
 
     def begin_round(self) -> None:
-        """See Rounds."""
+        """Begin a round (`Rounds.begin_round`)."""
         self._order.extend(range(len(self._buckets)))
 
     def drop(self) -> None:
-        """See Reducer."""
+        """Drop all buckets (`Reducer.drop`)."""
         self._buckets.clear()
         self._num_prepared = 0
         self._order.clear()
         self._queued.clear()
 
     def close(self) -> None:
-        """See Reducer."""
+        """Close the reducer (`Reducer.close`)."""
         self._stream.close()

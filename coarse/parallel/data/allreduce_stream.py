@@ -46,11 +46,13 @@ class AllreduceStream:
         self._opening.wait()
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
-        """See Stream: nothing is kept of them."""
+        """Take the announcement of descriptors (`Stream.prepare`) and keep nothing of it."""
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
-        """Reduce an array by the descriptor's operation, after all that was submitted before. To be waited for; after a
-        StallError it may be waited for again."""
+        """Reduce an array by the descriptor's operation, after all that was submitted before; return its flight.
+
+        After a StallError the flight may be waited for again.
+        """
         what = f"the all-reduce of {descriptor.name!r}"
         if not is_on_gpu(array):
             due = self._link.join(*_call(descriptor, self._comm.Get_size()), what, descriptor)
@@ -70,7 +72,7 @@ class AllreduceStream:
         self._progress.close()
 
     def _duplicate(self) -> Waits:
-        """See [Note: hello]."""
+        """Return the steps that duplicate the communicator ([Note: hello])."""
         yield from greet(self._comm, tuple(range(self._comm.Get_size())), "all-reduce by the workers")
         self._comm = self._comm.Dup()
 
@@ -118,19 +120,19 @@ class _GpuFlight:
         self._stage.give_back(self._landed)
 
     def wait(self) -> None:
-        """See Flight: the sum is there for whatever the user's stream does next."""
+        """Have the user's stream wait for the sum (`Flight.wait`)."""
         self.pending.wait()
         assert self._landed is not None
         gpus().current_stream(self._gpu).wait_for(self._landed)
 
 
 def _call(descriptor: Descriptor, num_workers: int) -> tuple[Meeting, tuple[Joint]]:
-    """Where all workers meet, and what they do there."""
+    """Return the meeting of all workers, and their part in it."""
     itemsize = DType(descriptor.dtype).accumulator.itemsize
     joint = Joint(CollectiveKind.ALL_REDUCE, descriptor.num_elements * itemsize, itemsize)
     return Meeting(tuple(range(num_workers)), OWN_GROUP), (joint,)
 
 
 def _widened(descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
-    """What is summed: half types travel and add in float32 and are rounded once, at the end."""
+    """Return the values that are summed: half types travel and add in float32 and are rounded once, at the end."""
     return widened(array, DType(descriptor.dtype))

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which gradients share a flat bucket, and where each lies in it."""
+"""Plan of gradients that share a flat bucket, and of the place of each in it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ _ALIGN_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class BucketPlan:
-    """Which parameters share a bucket, and where each gradient lies in it."""
+    """Plan of one bucket: its parameters, and the place of each gradient in it."""
 
     index: int
     descriptor: Descriptor
-    """Of the gradients, and at the end of `num_cohorts` elements per parameter and as many more
+    """Descriptor of the gradients, and at the end of `num_cohorts` elements per parameter and as many more
     (coarse.torch.ddp.buckets)."""
     layout: FlatLayout
     names: tuple[str, ...]
     cohort_ranks: int
-    """How many ranks are counted together: all that the type can count."""
+    """Number of ranks that are counted together: all that the type can count."""
     num_cohorts: int
-    """How many such groups the ranks form, by their numbers."""
+    """Number of such groups that the ranks form, by their numbers."""
 
     is_exact: bool = False
     """True if all of it is wanted exactly and in this round, as what is no gradient."""
@@ -52,9 +52,10 @@ def plan_buckets(
     block_elements: int = 1,
     exact: frozenset[str] = frozenset(),
 ) -> list[BucketPlan]:
-    """The buckets of parameters (name, wire type, number of elements), in the order in which backward fills them.
+    """Return the buckets of parameters (name, wire type, elements), in the order in which backward fills them.
+
     `num_ranks` are counted beside each gradient. By name `places` says where gradients are, if not at 0. The counts
-    share none of the blocks of `block_elements` with gradients. What is `exact` has buckets of its own.
+    share none of the blocks of `block_elements` with gradients. Parameters of `exact` have buckets of their own.
 
     Backward produces gradients from the last layer to the first, so parameters are taken in reverse, types and places
     apart; the last bucket, which the next forward needs first, has the highest priority.
@@ -100,7 +101,7 @@ def plan_buckets(
 def hinted(
     plans: Sequence[BucketPlan], strategy: Strategy, cluster: Cluster, facts: tuple[Facts, ...]
 ) -> list[BucketPlan]:
-    """The buckets of a whole model with the hints that a strategy gives them, by the facts at this time."""
+    """Return the buckets of a whole model with the hints that a strategy gives them, by the facts at this time."""
     num_workers = cluster.num_workers
     nbytes = [sent_nbytes(strategy, plan.descriptor, num_workers, plan.num_exact) for plan in plans]
     hints = require_hints(strategy, strategy.hints(nbytes, cluster, facts), nbytes)

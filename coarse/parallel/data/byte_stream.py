@@ -44,7 +44,7 @@ def cut(part_bytes: Sequence[int], piece_bytes: int) -> list[list[Section]]:
 
 
 def capacity_of(nbytes: int) -> int:
-    """The buffer for a piece: a power of two, so that few distinct keys serve all lengths."""
+    """Return the buffer for a piece: a power of two, so that few distinct keys serve all lengths."""
     return max(_SMALLEST_PIECE_BYTES, 1 << (nbytes - 1).bit_length())
 
 
@@ -75,7 +75,7 @@ def stream(parts: Sequence[np.ndarray], root_rank: int, name: str) -> None:
 
 
 def stream_from(root_rank: int, parts: Sequence[np.ndarray], name: str) -> None:
-    """What `stream` does, of a root on which all ranks agree and that has not joined."""
+    """Stream parts as `stream` does, from a root on which all ranks agree and that has not joined."""
     runtime = current()
     is_root = runtime.client_index == root_rank
     under_way: deque[tuple[Handle, np.ndarray, list[Section]]] = deque()

@@ -18,16 +18,16 @@ if TYPE_CHECKING:  # they start MPI, which only init() may
 
 
 class Chooser(Protocol):
-    """Says who sums which buckets, on all workers alike."""
+    """Chooser of the summer of each bucket, equal on all workers."""
 
     @property
     def timer(self) -> PassTimer | None:
-        """What it times steps with."""
+        """Timer of its steps."""
         ...
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """What it has measured and decided."""
+        """Measurements and decisions so far."""
         ...
 
     def next_round(self, buckets: "Sequence[Descriptor]") -> Round:
@@ -59,7 +59,7 @@ class DualReducer(DeviceReducer):
         self._stream = stream
         self._round = WorkerRounds()
         self._held: dict[int, QueuedFlight] = {}
-        """By bucket what was last held back, or waits for its turn among the workers."""
+        """Flight of each bucket that was held back last, or waits for its turn among the workers."""
         self._turns: deque[int] = deque()
         """Buckets of this round that the workers have still to sum, where they are not held back: in this order, which
         never follows from which gradient came first."""
@@ -68,16 +68,16 @@ class DualReducer(DeviceReducer):
 
     @property
     def rounds(self) -> Rounds | None:
-        """See Reducer."""
+        """Rounds that are to be told (`Reducer.rounds`)."""
         return self
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """See Reducer."""
+        """Measurements and decisions so far (`Reducer.dual_sync`)."""
         return self._chooser.dual_sync
 
     def start(self, index: int) -> Flight:
-        """See Reducer."""
+        """Start a bucket (`Reducer.start`)."""
         self._notice_joins()
         if self._round.shares:
             self._roll_call.ask()
@@ -106,11 +106,11 @@ class DualReducer(DeviceReducer):
         self._held[index].started = self._stream.submit(descriptor, array)
 
     def cancel(self, index: int) -> bool:
-        """See Reducer."""
+        """Take back a contribution (`Reducer.cancel`)."""
         return self._round.cancel(index)
 
     def all_started(self) -> None:
-        """See Rounds."""
+        """Note that all buckets have started (`Rounds.all_started`)."""
         if not self._round.is_holding:
             return
         are_all_here = not self._roll_call.joined()
@@ -121,7 +121,7 @@ class DualReducer(DeviceReducer):
                 self._submit(index)
 
     def begin_round(self) -> None:
-        """See Rounds."""
+        """Begin a round (`Rounds.begin_round`)."""
         self._roll_call.end()
         decided = self._chooser.next_round([descriptor for descriptor, _ in self._buckets])
         self._round.begin(decided)
@@ -129,7 +129,7 @@ class DualReducer(DeviceReducer):
         self._turns = deque(index for index, by in enumerate(decided.by) if by is By.WORKERS and not decided.hold_back)
 
     def drop(self) -> None:
-        """See Reducer: the next round is the first of all, and everything in it goes to the devices."""
+        """Drop all buckets; the next round is the first of all, and everything in it goes to the devices."""
         if is_initialized() and self._buckets:
             self._chooser.close(len(self._buckets))
         self._chooser.restart()
@@ -139,7 +139,7 @@ class DualReducer(DeviceReducer):
         super().drop()
 
     def close(self) -> None:
-        """See Reducer."""
+        """Close the reducer (`Reducer.close`)."""
         if is_initialized():
             self._roll_call.close()
         self._stream.close()

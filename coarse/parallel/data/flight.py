@@ -5,13 +5,16 @@ import enum
 
 
 class BucketPhase(enum.IntEnum):
-    """Where a bucket is in a step; from IN_FLIGHT on its values are on the way or are the combined ones, and a gradient
-    that comes has to wait until the bucket is opened again."""
+    """Phase of a bucket in a step.
+
+    From IN_FLIGHT on its values are on the way or are the combined ones, and a gradient that comes has to wait until
+    the bucket is opened again.
+    """
 
     FILLING = 0
     """Backward adds this rank's gradients."""
     LATE = 1
-    """The same, after a result of this step has come: `synchronize` pushes the bucket once more."""
+    """Phase of one more push, after a result of this step has come: `synchronize` pushes the bucket once more."""
     IN_FLIGHT = 2
     """Pushed, and its result not taken yet."""
     LANDED = 3
@@ -27,17 +30,17 @@ MOVES: dict[BucketPhase, tuple[BucketPhase, ...]] = {
     BucketPhase.LANDED: (BucketPhase.SUMMED, BucketPhase.LATE),
     BucketPhase.SUMMED: (BucketPhase.FILLING,),
 }
-"""By phase the phases that may follow: a push, a clearing; a landing, a cancelled push; the end of the step, one more
+"""Phases that may follow each phase: a push, a clearing; a landing, a cancelled push; the end of the step, one more
 gradient; the next step."""
 
 
 def moved(phase: BucketPhase, to: BucketPhase) -> BucketPhase:
-    """The phase after a move; AssertionError where no bucket may make it."""
+    """Return the phase after a move; AssertionError if no bucket may make it."""
     assert to in MOVES[phase], f"a bucket that is {phase.name} cannot become {to.name}"
     return to
 
 
 def reopened(phase: BucketPhase) -> BucketPhase:
-    """The phase to which a bucket whose result is in `.grad` moves for one more gradient."""
+    """Return the phase to which a bucket whose result is in `.grad` moves for one more gradient."""
     assert phase in (BucketPhase.LANDED, BucketPhase.SUMMED), f"a bucket that is {phase.name} has no result"
     return BucketPhase.LATE if phase is BucketPhase.LANDED else BucketPhase.FILLING

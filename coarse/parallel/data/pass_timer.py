@@ -1,4 +1,4 @@
-"""When forward ends, when backward has gradients, and how long a whole step takes, of one worker."""
+"""Times of one worker's step: the end of forward, each bucket's gradients in backward, and the whole."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,27 +15,29 @@ class RoundTimes:
     """Seconds of one round, from the end of a synchronisation to that of the next."""
 
     forward_s: float
-    """From the end of the step to the first gradient: the loss and the data count as well."""
+    """Seconds from the end of the step to the first gradient: the loss and the data count as well."""
     backward_s: float
-    """From the first gradient to the last; of several backward passes, from the first pass's."""
+    """Seconds from the first gradient to the last; of several backward passes, from the first pass's."""
     step_s: float
     """The whole round."""
     ready_s: tuple[float, ...]
-    """Of each bucket: from the first gradient until it was complete."""
+    """Seconds from the first gradient until each bucket was complete."""
 
 
 class PassTimer:
     """Notes times in one round after the other, while it runs."""
 
     def __init__(self, clock: Clock, pace: float = 1.0, point: Callable[[str], None] | None = None) -> None:
-        """`pace`: seconds of the clock for each that passes here. `point`: told of the points of each round, timed or
-        not; the clock then stands still in between."""
+        """Make a timer that runs at `pace` seconds of the clock for each that passes here.
+
+        `point` is told of the points of each round, timed or not; the clock then stands still in between.
+        """
         self._clock = clock
         self._pace = pace
         self._point = point
         self._is_forward = True
         self.is_running = point is not None
-        """Whether anybody wants to know."""
+        """True if a caller wants to know the times."""
         self._border_s = 0.0
         self._stepped_s: float | None = None
         self._first_s: float | None = None
@@ -43,14 +45,14 @@ class PassTimer:
         self._ready_s: dict[int, float] = {}
 
     def begin_round(self) -> None:
-        """A round begins, which is to be timed."""
+        """Begin a round, which is to be timed."""
         self.is_running = True
         self._border_s = self._clock.now_s()
         self._stepped_s = self._first_s = self._last_s = None
         self._ready_s = {}
 
     def on_stepped(self) -> None:
-        """The optimizer has stepped."""
+        """Note that the optimizer has stepped."""
         self._is_forward = True
         if self._point is not None:
             self._point("step")
@@ -68,14 +70,14 @@ class PassTimer:
         self._last_s = at_s if self._last_s is None else max(self._last_s, at_s)
 
     def on_bucket(self, index: int) -> None:
-        """A bucket is complete, by the gradient that came last."""
+        """Note that a bucket is complete, by the gradient that came last."""
         if self._point is not None:
             self._point(f"bucket {index}")
             self.on_gradient()
         self._ready_s[index] = self._clock.now_s()
 
     def end_round(self, num_buckets: int) -> RoundTimes | None:
-        """What the round took; None where no step, no gradient or not every bucket was seen."""
+        """End the round and return its times; None if no step, no gradient or not every bucket was seen."""
         self.is_running = self._point is not None
         first_s, last_s, stepped_s = self._first_s, self._last_s, self._stepped_s
         if first_s is None or last_s is None or stepped_s is None or len(self._ready_s) != num_buckets:

@@ -1,4 +1,4 @@
-"""Who combines buckets over all ranks: one small protocol, and memory devices behind it."""
+"""Reducers, which combine buckets over all ranks: one small protocol, and memory devices behind it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 @dataclass(frozen=True, kw_only=True)
 class DualSync:
-    """What the first steps of an optimizer, or those since it was last profiled, measured and decided."""
+    """Measurements and decisions of an optimizer's first steps, or of those since it was last profiled."""
 
     policy: str
     num_buckets: int
@@ -38,15 +38,15 @@ class DualSync:
     simulated_all_s: float
     """An iteration with all buckets on the devices (kind: simulated)."""
     num_tried: int | None = None
-    """What "auto" tried for a few steps because it simulated faster; None where nothing did."""
+    """Number of buckets that "auto" tried for a few steps because it simulated faster; None if nothing did."""
     tried_step_s: float | None = None
     """A step with that; it was kept if this is below `step.step_s`."""
     kind: str = "measured"
-    """Of all seconds but the two simulated ones."""
+    """Kind of all seconds but the two simulated ones."""
 
 
 class Flight(Protocol):
-    """What was started: a device's handle, or a job of the workers' stream. It knows how far it is."""
+    """Operation that was started: a device's handle, or a job of the workers' stream. It knows how far it is."""
 
     def wait(self) -> object:
         """Return once the bucket's memory holds the combined values; after a StallError it may be called again."""
@@ -62,14 +62,14 @@ class QueuedFlight:
         self.started: Flight | None = None
 
     def wait(self) -> None:
-        """See Flight; InFlightError where it has not set out."""
+        """Wait for the result; InFlightError if it has not set out."""
         if self.started is None:
             raise InFlightError(self._refusal)
         self.started.wait()
 
 
 class Rounds(Protocol):
-    """What a reducer has to know of rounds, in each of which every bucket is started."""
+    """Part of a reducer that has to know of rounds, in each of which every bucket is started."""
 
     def all_started(self) -> None:
         """Every bucket of the round has been started, and is about to be waited for; may be said again."""
@@ -85,27 +85,29 @@ class Reducer(Protocol):
 
     @property
     def rounds(self) -> Rounds | None:
-        """Who is told of rounds; None where each bucket goes its own way."""
+        """Listener that is told of rounds; None if each bucket goes its own way."""
         ...
 
     @property
     def timer(self) -> "PassTimer | None":
-        """What wants to know when gradients come."""
+        """Timer that wants to know when gradients come."""
         ...
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """What was measured and decided; None where there was nothing to decide so far."""
+        """Measurements and decisions; None while there was nothing to decide."""
         ...
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """The flat memory of a bucket, zeros at first; buckets are made in order of their index. Of its last
-        `num_exact` elements all values are wanted, and of this round, whatever travels of the others."""
+        """Return the flat memory of a bucket, zeros at first; buckets are made in order of their index.
+
+        All values of its last `num_exact` elements are wanted, and of this round, for any wire that the others have.
+        """
         ...
 
     @property
     def takes_gpus(self) -> bool:
-        """Whether `use` may be called."""
+        """True if `use` may be called."""
         ...
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
@@ -113,11 +115,11 @@ class Reducer(Protocol):
         ...
 
     def start(self, index: int) -> Flight:
-        """A bucket's contribution is complete; nobody may touch its memory until the flight was waited for."""
+        """Start a bucket whose contribution is complete; its memory is left alone until the flight was waited for."""
         ...
 
     def cancel(self, index: int) -> bool:
-        """Take back a contribution that nobody has touched yet; False where that is too late."""
+        """Take back a contribution that no rank has touched yet; False if that is too late."""
         ...
 
     def drop(self) -> None:
@@ -130,8 +132,10 @@ class Reducer(Protocol):
 
 
 class DeviceReducer:
-    """Buckets that live in device memory: starting one writes a record, and moves no bytes. Those on a GPU are copied
-    to devices and back, in place, by streams."""
+    """Reducer of buckets that live in device memory: starting one writes a record, and moves no bytes.
+
+    Those on a GPU are copied to devices and back, in place, by streams.
+    """
 
     takes_gpus = True
 
@@ -142,53 +146,53 @@ class DeviceReducer:
 
     @property
     def rounds(self) -> Rounds | None:
-        """See Reducer."""
+        """Rounds that are to be told (`Reducer.rounds`)."""
         return None
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """See Reducer: there is nothing to decide."""
+        """Measurements and decisions (`Reducer.dual_sync`): None, since there are none."""
         return None
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """See Reducer."""
+        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
         array = self._client.host_array(descriptor)
         self.use(descriptor, array)
         return array
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """See Reducer."""
+        """Use an array as a bucket's memory (`Reducer.use`)."""
         self._buckets.append((descriptor, array))
 
     def start(self, index: int) -> Flight:
-        """See Reducer."""
+        """Start a bucket (`Reducer.start`)."""
         descriptor, array = self._buckets[index]
         is_copied = is_on_gpu(array)
         return self._client.push_pull(descriptor, array if is_copied else None, array)
 
     def cancel(self, index: int) -> bool:
-        """See Reducer: a device may be adding it."""
+        """Take back a contribution (`Reducer.cancel`): False, since a device may be adding it."""
         return False
 
     def drop(self) -> None:
-        """See Reducer; the devices get their memory back once all workers have dropped theirs."""
+        """Drop all buckets; the devices get their memory back once all workers have dropped theirs."""
         buckets, self._buckets = self._buckets, []
         if is_initialized():
             for descriptor, _ in buckets:
                 self._client.deregister(descriptor.name)
 
     def close(self) -> None:
-        """See Reducer and drop."""
+        """Close the reducer, and drop its buckets."""
         self.drop()
 
 
 def may_share(runtime: "Runtime", strategy: Strategy) -> bool:
-    """Whether there are workers that could sum a part, and the strategy lets them."""
+    """Return whether there are workers that could sum a part, and the strategy lets them."""
     return strategy.shares and runtime.placement.num_clients > 1
 
 
 class ReducerSource:
-    """What sums buckets of all workers in place of what the strategy says, such as a switch."""
+    """Source of a reducer that sums buckets of all workers in the strategy's place, such as a switch."""
 
     @property
     def block_elements(self) -> int:

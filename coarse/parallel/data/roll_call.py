@@ -1,4 +1,4 @@
-"""Who takes part in a round: which workers have joined, and give nothing any more."""
+"""Members of a round: workers that have joined give nothing any more."""
 
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ class RollCall:
 
     @property
     def is_open(self) -> bool:
-        """Whether this round's has been asked."""
+        """True if this round's members have been asked for."""
         return self._answer is not None
 
     def ask(self, number: int = 1) -> None:
@@ -37,17 +37,22 @@ class RollCall:
             self._answer = self._client.push_pull(self._call, present, present)
 
     def said(self) -> np.ndarray:
-        """(workers,) int64: the number of each that takes part, 0 of others, once all have asked; after a StallError it
-        may be called again."""
+        """Return (workers,) int64: the number of each that takes part, 0 of others, once all have asked.
+
+        After a StallError it may be called again.
+        """
         assert self._answer is not None
         return self._answer.wait()
 
     def joined(self) -> tuple[int, ...]:
-        """The workers that take no part, once all others have asked; after a StallError it may be called again."""
+        """Return the workers that take no part, once all others have asked.
+
+        After a StallError it may be called again.
+        """
         return tuple(np.flatnonzero(self.said() == 0).tolist())
 
     def end(self) -> None:
-        """The round is over; the next one's is another."""
+        """End the round; the next one's members are others."""
         if self._answer is not None:
             self._answer.wait()
             self._answer = None

@@ -33,10 +33,12 @@ class WiredReducer:
 
     @property
     def rounds(self) -> Rounds | None:
+        """Rounds that are to be told (`Reducer.rounds`)."""
         return self._reducer.rounds
 
     @property
     def timer(self) -> "PassTimer | None":
+        """Timer that wants to know when gradients come (`Reducer.timer`)."""
         return self._reducer.timer
 
     @property
@@ -45,6 +47,7 @@ class WiredReducer:
         return self._reducer.dual_sync
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
+        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
         wire = wire_of(self._strategy, descriptor, num_exact)
         if wire is None:
             self._buckets.append(None)
@@ -59,6 +62,7 @@ class WiredReducer:
         raise AssertionError("a bucket with a wire lies on the host")
 
     def start(self, index: int) -> Flight:
+        """Start a bucket (`Reducer.start`)."""
         found = self._buckets[index]
         if found is None:
             return self._reducer.start(index)
@@ -67,6 +71,7 @@ class WiredReducer:
         return _Landing(self._reducer.start(index), lambda: bucket.decode(sent, values))
 
     def cancel(self, index: int) -> bool:
+        """Take back a contribution (`Reducer.cancel`)."""
         was_taken_back = self._reducer.cancel(index)
         found = self._buckets[index]
         if was_taken_back and found is not None:
@@ -79,6 +84,7 @@ class WiredReducer:
         self._reducer.drop()
 
     def close(self) -> None:
+        """Close the reducer (`Reducer.close`)."""
         self._buckets.clear()
         self._reducer.close()
 
@@ -96,7 +102,7 @@ class _LateBucket(NamedTuple):
 
 
 def in_turns(reducers: Sequence[Reducer]) -> Reducer:
-    """Return one reducer of several that are alike, which take turns; the only one as it is."""
+    """Return one reducer of several equal ones, which take turns; the only one as it is."""
     return reducers[0] if len(reducers) == 1 else LateReducer(reducers)
 
 
@@ -110,7 +116,7 @@ class LateReducer:
     takes_gpus = False
 
     def __init__(self, reducers: Sequence[Reducer]) -> None:
-        """`reducers`: alike, one more than rounds by which sums are late; the first takes the first round."""
+        """Make one reducer of equal ones, one more than rounds by which sums are late; the first has round 0."""
         self._reducers = reducers
         self._lag = len(reducers) - 1
         self._number = 0
@@ -123,17 +129,21 @@ class LateReducer:
 
     @property
     def rounds(self) -> Rounds | None:
+        """Rounds that are to be told (`Reducer.rounds`)."""
         return self
 
     @property
     def timer(self) -> "PassTimer | None":
+        """Timer that wants to know when gradients come (`Reducer.timer`)."""
         return self._reducers[0].timer
 
     @property
     def dual_sync(self) -> DualSync | None:
+        """Measurements and decisions so far (`Reducer.dual_sync`)."""
         return self._reducers[0].dual_sync
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
+        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
         shared = [
             reducer.memory_of(descriptor._replace(name=name_in_turn(descriptor.name, turn)))
             for turn, reducer in enumerate(self._reducers)
@@ -165,12 +175,14 @@ class LateReducer:
         return _Landing(self._flights[late, index], lambda: np.copyto(own, shared[late]))
 
     def cancel(self, index: int) -> bool:
+        """Take back a contribution (`Reducer.cancel`)."""
         was_taken_back = self._reducers[self._turn(self._number)].cancel(index)
         if was_taken_back:
             self._begun.discard(index)
         return was_taken_back
 
     def all_started(self) -> None:
+        """Note that all buckets have started (`Rounds.all_started`)."""
         if (rounds := self._reducers[self._turn(self._number)].rounds) is not None:
             rounds.all_started()
 

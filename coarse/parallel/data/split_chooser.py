@@ -1,4 +1,4 @@
-"""Who sums which buckets of an optimizer: measured in its first steps, decided on all workers alike.
+"""Choice of the summer of each of an optimizer's buckets: measured in its first steps, equal on all workers.
 
 [Note: borders] A choice holds from one synchronisation of the optimizer to the next, never from a gradient's arrival.
 All workers cross these borders together, so each follows the same plan by counting them; what they measure they
@@ -54,14 +54,17 @@ class SplitChooser:
         self._gpu = gpu
         self._buckets: Sequence[Descriptor] = ()
         self._epoch = self._client.protocol.epoch
-        """Of the routing tables that were in force when the plan began."""
+        """Epoch of the routing tables that were in force when the plan began."""
         self._plan: Generator[Wait | Round, None, None] | None = None
         self._awaited: Wait | None = None
         self._num_borders = 0
         """Crossed since the plan began."""
 
     def restart(self) -> None:
-        """What all workers have in common has changed: measure again, all buckets on the devices meanwhile."""
+        """Measure again, since what all workers have in common has changed.
+
+        All buckets go to the devices until then.
+        """
         self._plan = self._awaited = None
         self._num_borders = 0
 
@@ -127,7 +130,7 @@ class SplitChooser:
         return first_to_devices(len(self._buckets), len(self._buckets))
 
     def _decided(self) -> Generator[Wait | Round, None, Round | None]:
-        """The round to go on with; None where the workers had no numbers in common."""
+        """Return the round to go on with; None if the workers had no numbers in common."""
         from coarse.simulation.live_split import MeasuredStep, MeasuredView  # not with coarse.torch: it takes time
 
         everything, strategy = self._everything, self._strategy
@@ -168,14 +171,14 @@ class SplitChooser:
         return kept
 
     def _is_alike(self, decided: Round) -> Generator[Wait | Round, None, bool]:
-        """Whether all workers have decided the same: numbers of it are equal where their variance is 0."""
+        """Return whether all workers have decided the same: numbers of it are equal if their variance is 0."""
         digest = int.from_bytes(hashlib.sha256(repr(decided).encode()).digest()[:5], "little")
         halves = [float(digest >> 20), float(digest & 0xFFFFF)]  # whose squares are exact in float64
         mean = yield from self._mean([value for half in halves for value in (half, half * half)])
         return mean is None or all(square == half * half for half, square in zip(mean[::2], mean[1::2], strict=True))
 
     def _measured(self) -> Generator[Wait | Round, None, "MeasuredWays | None"]:
-        """The two ways; None where the workers had no numbers in common."""
+        """Return the two ways; None if the workers had no numbers in common."""
         from coarse.simulation.live_split import MeasuredWays
 
         largest = max(self._buckets, key=lambda bucket: bucket.nbytes)
@@ -197,7 +200,7 @@ class SplitChooser:
         return None if mean is None else mean[2]
 
     def _timed(self, timed: Round) -> Generator[Wait | Round, None, list[RoundTimes | None]]:
-        """The next rounds, all made so."""
+        """Return the times of the next rounds, all made so."""
         rounds = []
         for _ in range(_TIMED_ROUNDS):
             self.timer.begin_round()
@@ -206,7 +209,7 @@ class SplitChooser:
         return rounds
 
     def _mean(self, values: Sequence[float] | None) -> Generator[Wait | Round, None, list[float] | None]:
-        """The mean of the workers' values; None, on all alike, where one of them has joined or has none."""
+        """Return the mean of the workers' values; None, on all, if one of them has joined or has none."""
         given = [] if values is None else values
         descriptor = self._average_of(len(self._buckets))
         vector = self._client.host_array(descriptor)
@@ -219,12 +222,12 @@ class SplitChooser:
         return [total / num_workers for total in vector[: len(given)].tolist()] if vector[-1] == num_workers else None
 
     def _average_of(self, num_buckets: int) -> Descriptor:
-        """What workers average by: so many values at most, and the number of workers that have some."""
+        """Return the descriptor of the workers' averages: so many values at most, and the workers with some."""
         shape = (num_buckets + _MOST_VALUES,)
         return Descriptor(f"{self._prefix}dual/{shape[0]}", int(DType.FLOAT64), int(Op.SUM), shape, URGENT)
 
     def _profiled(self) -> Generator[Wait | Round, None, None]:
-        """New routes, if no worker has joined or has a result to take."""
+        """Measure new routes, if no worker has joined or has a result to take."""
         try:
             self._client.require_quiet()
             quiet: list[float] | None = []

@@ -1,4 +1,4 @@
-"""How long memory devices, and the workers' all-reduce, take for so many bytes; measured on zeros, not on gradients."""
+"""Seconds that memory devices, and the workers' all-reduce, take for so many bytes; measured on zeros."""
 
 from collections.abc import Callable, Generator
 from functools import partial
@@ -23,18 +23,18 @@ Seconds = list[float]
 
 _SMALL_BYTES, _MIDDLE_BYTES = 16 * KIB, MIB
 _TRIES = 3
-"""Of each way and size; the fastest counts, and a first one doesn't."""
+"""Tries of each way and size; the fastest counts, and a first one doesn't."""
 
 
 def sizes_up_to(largest_bytes: int) -> list[int]:
-    """The bytes at which the ways are measured."""
+    """Return the numbers of bytes at which the ways are measured."""
     return sorted({min(nbytes, largest_bytes) for nbytes in (_SMALL_BYTES, _MIDDLE_BYTES, largest_bytes)})
 
 
 def seconds_of_ways(
     client: Client, stream: "AllreduceStream", sizes: list[int], dtype: DType, prefix: str, gpu: int | None = None
 ) -> Generator[Wait, None, tuple[Seconds, Seconds]]:
-    """By size the seconds of memory devices and of the workers, as this worker sees them.
+    """Return by size the seconds of memory devices and of the workers, as this worker sees them.
 
     All workers go through this together; each size's scratch tensor is given back before the next one's is made. It is
     in device memory, or on the `gpu` where gradients are: then copies to the host and back count.
@@ -92,7 +92,7 @@ def _scratch_on(gpu: int, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def _until_landed(wait: Wait, array: np.ndarray) -> Wait:
-    """A wait that ends when a result is on its GPU, and not when a stream is to wait for it."""
+    """Return a wait that ends when a result is on its GPU, and not when a stream is to wait for it."""
 
     def landed() -> None:
         wait()

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How the samples of a minibatch are divided among ranks and microbatches: ODC's LocalSort, LB-Micro and LB-Mini."""
+"""Division of a minibatch's samples among ranks and microbatches: ODC's LocalSort, LB-Micro and LB-Mini."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ def local_sort(lengths: Sequence[int], num_ranks: int, *, pad: bool = False) -> 
 
     Args:
         lengths: tokens of each sample of the minibatch.
-        pad: whether ranks with one sample less have a microbatch of weight 0.
+        num_ranks: ranks among which they are divided.
+        pad: True if ranks with one sample less have a microbatch of weight 0.
 
     Raises:
         ConfigError: samples that do not divide among ranks, where they are not padded.
@@ -29,13 +30,16 @@ def local_sort(lengths: Sequence[int], num_ranks: int, *, pad: bool = False) -> 
 def lb_micro(
     lengths: Sequence[int], num_ranks: int, cap: int, cost: Cost = TOKENS, *, pad: bool = False
 ) -> MinibatchPlan:
-    """Microbatches of at most `cap` tokens, equally many on all ranks, those of one place alike in cost; never slower
-    than local_sort for ranks that wait for one another in each.
+    """Return microbatches of at most `cap` tokens, equally many on all ranks, those of one place near in cost.
+
+    They are never slower than local_sort for ranks that wait for one another in each.
 
     Args:
         lengths: tokens of each sample of the minibatch.
+        num_ranks: ranks among which they are divided.
         cap: tokens of a microbatch.
-        pad: whether a rank may have microbatches of weight 0 where there are too few samples.
+        cost: of a sample by its length.
+        pad: True if a rank may have microbatches of weight 0 where there are too few samples.
 
     Raises:
         ConfigError: a rank that cannot have a sample in each microbatch, where they are not padded.
@@ -62,12 +66,17 @@ def lb_micro(
 def lb_mini(
     lengths: Sequence[int], num_ranks: int, cap: int, cost: Cost = TOKENS, *, equal_samples: bool = False
 ) -> MinibatchPlan:
-    """Samples divided among ranks by cost, over the whole minibatch; each rank then packs its own into as few
-    microbatches of at most `cap` tokens as it finds. Ranks may have different numbers of them, or none; never slower
-    than local_sort for ranks that meet once a minibatch.
+    """Return samples divided among ranks by cost, over the whole minibatch.
+
+    Each rank then packs its own into as few microbatches of at most `cap` tokens as it finds. Ranks may have different
+    numbers of them, or none; never slower than local_sort for ranks that meet once a minibatch.
 
     Args:
-        equal_samples: whether each rank has equally many samples.
+        lengths: tokens of each sample of the minibatch.
+        num_ranks: ranks among which they are divided.
+        cap: tokens of a microbatch.
+        cost: of a sample by its length.
+        equal_samples: True if each rank has equally many samples.
 
     Raises:
         ConfigError: samples that do not divide among ranks, where each is to have equally many.
@@ -84,7 +93,7 @@ def lb_mini(
 
 
 def _packed(samples: Sequence[int], lengths: Sequence[int], cap: int) -> list[Microbatch]:
-    """The longest first, each where it fits first."""
+    """Return microbatches that take the longest samples first, each where it fits first."""
     microbatches: list[list[int]] = []
     left: list[int] = []
     for sample in sorted(samples, key=lambda one: (-lengths[one], one)):
@@ -99,7 +108,7 @@ def _packed(samples: Sequence[int], lengths: Sequence[int], cap: int) -> list[Mi
 
 
 def _capped_parts(lengths: Sequence[int], costs: Sequence[float], num_parts: int, cap: int) -> Parts | None:
-    """Parts alike in cost, none of which is empty or above the cap; None where neither way finds any."""
+    """Return parts of near costs, none of which is empty or above the cap; None if neither way finds any."""
     parts = balanced_parts(costs, num_parts)
     if all(part and sum(lengths[one] for one in part) <= cap for part in parts):
         return parts

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a sample costs by its length."""
+"""Cost of a sample by its length."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -29,21 +29,22 @@ class Cost:
             )
 
     def of(self, length: int) -> float:
-        """Of one sample."""
+        """Return the cost of one sample."""
         scaled = length / self.scale
         return self.quadratic * scaled * scaled + self.linear * scaled
 
     def of_all(self, lengths: Iterable[int]) -> float:
-        """Of several, one after the other or packed."""
+        """Return the cost of several samples, one after the other or packed."""
         return sum(map(self.of, lengths))
 
 
 def fit_cost(lengths: Sequence[int], seconds: Sequence[float], scale: float = 1024.0) -> Cost:
-    """The cost whose relative errors are least, by least squares, so that short samples count as much as long ones.
+    """Return the cost whose relative errors are least, by least squares, so that short samples count like long ones.
 
     Args:
         lengths: tokens of samples, at least two that differ.
         seconds: what each took, above 0.
+        scale: tokens by which lengths are divided in the cost.
 
     Raises:
         ConfigError: too few lengths, or times of 0.
@@ -77,6 +78,6 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 QWEN_1_5B = Cost(quadratic=1.982, linear=2.612, scale=32_000)
 """DeepSeek-R1-Distill-Qwen-1.5B on an A100, as measured in sail-sg/odc (ODC's code)."""
 QWEN_7B = Cost(quadratic=4.348, linear=8.768, scale=32_000)
-"""The same of 7B."""
+"""Cost of a sample for the model of 7B."""
 TOKENS = Cost(quadratic=0.0, linear=1.0)
-"""As if a sample cost its tokens: what packing by length balances."""
+"""Cost of a sample equal to its tokens: the balance of packing by length."""

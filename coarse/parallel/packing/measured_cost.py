@@ -1,5 +1,5 @@
 # Reads the clock. Reads and writes files.
-"""What samples cost on this machine: a step of the user's own model, timed at several lengths, and kept in a file."""
+"""Costs of samples on this machine: a step of the user's own model, timed at several lengths, and kept in a file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ _KEYS = ("quadratic", "linear", "scale")
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
-    """Of one step."""
+    """Cost of one step."""
 
     cost: Cost
     seconds: tuple[tuple[int, float], ...]
-    """By length of a sample alone."""
+    """Seconds by length of a sample alone."""
     packed: tuple[int, ...]
     """Lengths that were packed together."""
     packed_s: float
 
     @property
     def packed_share(self) -> float:
-        """By how much packed samples took longer than apart, as a share."""
+        """Share by which packed samples took longer than apart."""
         alone = dict(self.seconds)
         return self.packed_s / sum(alone[length] for length in self.packed) - 1
 
     @property
     def worst_share(self) -> float:
-        """Of the lengths, the largest error of the fitted cost, as a share."""
+        """Largest error of the fitted cost over the lengths, as a share."""
         return max(abs(self.cost.of(length) / seconds - 1) for length, seconds in self.seconds)
 
 
@@ -49,7 +49,9 @@ def measure_cost(
     """Time a step at each length, the fastest of several repeats after one to warm up, and with samples packed.
 
     Args:
+        step: called with the lengths of samples that are packed together.
         lengths: tokens of samples, at least two that differ.
+        repeats: tries of each length, the fastest of which counts.
         now_s: what tells the time; by default the wall clock.
 
     Raises:
@@ -93,7 +95,7 @@ def save_cost(found: MeasuredCost, path: Path, of: str) -> None:
 
 
 def load_cost(path: str | Path) -> Cost:
-    """The cost of a file that `coarse profile --costs` saved.
+    """Return the cost of a file that `coarse profile --costs` saved.
 
     Raises:
         ConfigError: no such file, or one that states something else, with file and line.

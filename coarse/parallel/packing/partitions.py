@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Numbers divided into parts whose sums are alike.
+"""Division of numbers into parts of near sums.
 
 Two heuristics, of which the better one counts: the largest differencing method (Karmarkar and Karp 1982), and the
 largest number to the smallest sum (Graham 1969), whose largest sum is at most 4/3 - 1/(3k) of the best one; then moves
@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from coarse.errors import ConfigError
 
 Parts = list[list[int]]
-"""By part, indices of its numbers."""
+"""Indices of each part's numbers."""
 _MOST_SWAPS = 200
 
 
 def balanced_parts(values: Sequence[float], num_parts: int, *, is_equal: bool = False) -> Parts:
-    """Indices of numbers, each in one of so many parts, sorted; parts may be empty where there are fewer numbers.
+    """Return indices of numbers, each in one of so many parts, sorted; parts may be empty if numbers are fewer.
 
     Args:
         values: at least 0 each; a list, an array or a tensor.
-        is_equal: whether all parts have equally many.
+        num_parts: number of parts.
+        is_equal: True if all parts have equally many.
 
     Raises:
         ConfigError: no parts; numbers that cannot be divided into equally many.
@@ -42,17 +43,17 @@ def balanced_parts(values: Sequence[float], num_parts: int, *, is_equal: bool = 
 
 
 def largest_sum(values: Sequence[float], parts: Parts) -> float:
-    """Of all parts."""
+    """Return the largest sum of a part."""
     return max(sum(values[index] for index in part) for part in parts)
 
 
 def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> Parts:
-    """verl's function of this name, with its arguments and results (verl/utils/seqlen_balancing.py).
+    """Divide as verl's function of this name, with its arguments and results (verl/utils/seqlen_balancing.py).
 
     Args:
         seqlen_list: a length, or a workload, of each item.
         k_partitions: how many parts, each of which gets an item.
-        equal_size: whether each part has equally many.
+        equal_size: True if each part has equally many.
 
     Returns:
         `k_partitions` lists of indices, sorted, which together have each index once.

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Who computes which samples of a minibatch, in which microbatches, and how long that takes."""
+"""Plan of a minibatch: samples by rank and microbatch, and the time that they take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,30 +13,32 @@ Microbatch = tuple[int, ...]
 
 @dataclass(frozen=True)
 class MinibatchPlan:
-    """By rank its microbatches, in order."""
+    """Microbatches of each rank, in order."""
 
     ranks: tuple[tuple[Microbatch, ...], ...]
 
     @property
     def num_microbatches(self) -> tuple[int, ...]:
-        """Of each rank."""
+        """Number of microbatches of each rank."""
         return tuple(map(len, self.ranks))
 
     @property
     def is_in_step(self) -> bool:
-        """Whether all ranks have equally many microbatches, without which FSDP's collectives wait for ever."""
+        """True if all ranks have equally many microbatches, without which FSDP's collectives wait for ever."""
         return len(set(self.num_microbatches)) <= 1
 
     def samples(self, rank: int) -> tuple[int, ...]:
-        """Of a rank, in the order in which it computes them."""
+        """Return the samples of a rank, in the order in which it computes them."""
         return tuple(sample for microbatch in self.ranks[rank] for sample in microbatch)
 
     def costs(self, lengths: Sequence[int], cost: Cost) -> list[list[float]]:
-        """By rank and microbatch."""
+        """Return the costs by rank and microbatch."""
         return [[cost.of_all(lengths[sample] for sample in one) for one in of_rank] for of_rank in self.ranks]
 
     def lockstep_s(self, lengths: Sequence[int], cost: Cost) -> float:
-        """Of ranks that wait for one another in each microbatch, as FSDP's do: the sum of the slowest (ODC's T(P)).
+        """Return the time of ranks that wait for one another in each microbatch, as FSDP's do (ODC's T(P)).
+
+        It is the sum of the slowest.
 
         Raises:
             ConfigError: some have more microbatches than others.
@@ -52,18 +54,19 @@ class MinibatchPlan:
         return sum(slowest)
 
     def independent_s(self, lengths: Sequence[int], cost: Cost) -> float:
-        """Of ranks that meet once a minibatch: the slowest one's sum (ODC)."""
+        """Return the time of ranks that meet once a minibatch: the slowest one's sum (ODC)."""
         return max(sum(of_rank) for of_rank in self.costs(lengths, cost))
 
     def idle_share(self, lengths: Sequence[int], cost: Cost, *, in_step: bool) -> float:
-        """The mean share of a minibatch's time for which ranks wait for others."""
+        """Return the mean share of a minibatch's time for which ranks wait for others."""
         took_s = self.lockstep_s(lengths, cost) if in_step else self.independent_s(lengths, cost)
         busy_s = sum(map(sum, self.costs(lengths, cost)))
         return 1.0 - busy_s / (len(self.ranks) * took_s) if took_s else 0.0
 
 
 def require_lengths(lengths: Sequence[int], num_ranks: int, cap: int | None = None) -> None:
-    """
+    """Require lengths that can be divided.
+
     Raises:
         ConfigError: no samples, no ranks, or a length or cap that is none.
         CapacityError: a sample that is longer than the cap.

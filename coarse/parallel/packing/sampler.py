@@ -23,14 +23,14 @@ class RankMinibatch(NamedTuple):
     microbatches: tuple[Microbatch, ...]
     """Numbers of samples in the data; an empty one is a pass of weight 0."""
     num_tokens: int
-    """Of this rank."""
+    """Number of tokens of this rank."""
     total_tokens: int
-    """Of all ranks, by which the sum of all tokens' losses is divided."""
+    """Number of tokens of all ranks, by which the sum of all tokens' losses is divided."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How minibatches are drawn; the same on all ranks."""
+    """Way in which minibatches are drawn; the same on all ranks."""
 
     minibatch: int
     """Samples of all ranks together."""
@@ -41,13 +41,13 @@ class Sampling:
     """Tokens of a microbatch; local_sort needs none."""
     cost: Cost = TOKENS
     equal_samples: bool = False
-    """Of lb_mini: whether each rank has equally many."""
+    """True if each rank has equally many samples, in lb_mini."""
     pad: bool = False
-    """Of the others: whether ranks that lack samples have microbatches of weight 0."""
+    """True if ranks that lack samples have microbatches of weight 0, in the other two."""
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False
-    """Whether a last minibatch with fewer samples is left out."""
+    """True if a last minibatch with fewer samples is left out."""
 
     def __post_init__(self) -> None:
         for key in ("minibatch", "num_ranks"):
@@ -62,7 +62,7 @@ class Sampling:
             )
 
     def plan(self, lengths: Sequence[int]) -> MinibatchPlan:
-        """Of a minibatch of samples of these lengths."""
+        """Return the plan of a minibatch of samples of these lengths."""
         cap = self.cap or 0
         ways: dict[str, Callable[[], MinibatchPlan]] = {
             "local_sort": partial(local_sort, lengths, self.num_ranks, pad=self.pad),
@@ -89,7 +89,7 @@ class MinibatchSampler:
         self._rank = rank
         self._epoch = self._num_done = 0
         self._is_resumed = False
-        """Whether a state was loaded and no minibatch given since."""
+        """True if a state was loaded and no minibatch given since."""
 
     def __len__(self) -> int:
         """Minibatches of an epoch."""
@@ -107,13 +107,15 @@ class MinibatchSampler:
         self._num_done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the order of an epoch, from its beginning; of the epoch of a state that was just loaded, from where that
-        was."""
+        """Draw the order of an epoch, from its beginning.
+
+        The epoch of a state that was just loaded goes on from where that was.
+        """
         if not (self._is_resumed and epoch == self._epoch):
             self._epoch, self._num_done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is: after the minibatch that was given last."""
+        """Return the position: after the minibatch that was given last."""
         return {"epoch": self._epoch, "num_done": self._num_done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

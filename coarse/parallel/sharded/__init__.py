@@ -1,1 +1,1 @@
-"""What sharded training decides: units, caches, and the memory that they take."""
+"""Decisions of sharded training: units, caches, and the memory that they take."""

@@ -1,24 +1,24 @@
 # Pure: no MPI, threads, clock or environment.
-"""Who holds how much of one accelerator's memory: bytes by kind, now and at the peak."""
+"""Ledger of one accelerator's memory: bytes by kind, now and at the peak."""
 
 from collections import Counter
 from enum import StrEnum
 
 
 class MemoryKind(StrEnum):
-    """What accelerator memory is held for in sharded training."""
+    """Kind of accelerator memory in sharded training."""
 
     SHARDS = "shards"
     """This rank's pieces of the parameters."""
     GATHERED = "gathered units"
     """Full parameters of units, and the buffers that collectives fill."""
     CACHES = "caches"
-    """What stays from forward to backward so that nothing crosses between nodes: zeropp's secondary shards, units that
+    """Caches from forward to backward, so that nothing crosses between nodes: zeropp's secondary shards, units that
     fcdp keeps on the accelerator."""
     GRADIENTS = "gradients"
     OPTIMIZER_STATES = "optimizer states"
     ACTIVATIONS = "activations"
-    """What autograd saved for backward."""
+    """Activations that autograd saved for backward."""
     BUFFERS = "buffers"
     """The modules' tensors that are no parameters."""
 
@@ -60,7 +60,7 @@ class MemoryLedger:
         return dict(self._used_at_peak)
 
     def highest_by_kind(self) -> dict[str, int]:
-        """The most that each kind has held, not all at one moment."""
+        """Return the most that each kind has held, not all at one moment."""
         return dict(self._highest)
 
     def restart_peaks(self) -> None:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Whether another forward overtook that of a backward, and which units' shards have changed since they were seen."""
+"""Passes of a model: a forward that overtakes that of a backward, and units whose shards have changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Passes:
         self._task: int | None = None
 
     def on_forward(self, *, is_training: bool) -> None:
-        """A forward begins; `is_training` where a backward may follow."""
+        """Note that a forward begins; `is_training` if a backward may follow."""
         self._is_overtaken |= self._num_pending > 0
         self._num_pending += is_training
 
@@ -34,7 +34,7 @@ class Passes:
         self._is_overtaken = False
 
     def on_backward(self, task: int) -> bool:
-        """A backward, numbered `task`, has reached a unit; whether it has to find out what has changed."""
+        """Note that a backward, numbered `task`, has reached a unit; return whether it has to look for changes."""
         if task == self._task:
             return False
         self._task = task
@@ -45,7 +45,7 @@ class Passes:
 
 
 class Mark(NamedTuple):
-    """What identifies a shard's values: equal marks mean equal values.
+    """Mark that identifies a shard's values: equal marks mean equal values.
 
     Versions alone don't, since an edit through `.data` leaves them as they are; the checksum alone nearly does, and
     fails by a chance of 2^-33. A mark that differs where the values are equal costs a gather, and nothing else.

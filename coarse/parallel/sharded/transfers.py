@@ -1,11 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""What transfers of sharded units are called, and how a copy in the node's memory is read."""
+"""Names of the transfers of sharded units, and ways of reading a copy in the node's memory."""
 
 from enum import StrEnum
 
 
 class NodeReads(StrEnum):
-    """How a unit comes from the copy in the node's memory (fcdp)."""
+    """Way in which a unit comes from the copy in the node's memory (fcdp)."""
 
     PARTS = "parts"
     """Each worker reads its own part, and the node's workers gather (FCDP IV-C)."""
@@ -14,7 +14,7 @@ class NodeReads(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a transfer is for; its name begins with this, and a unit's follows."""
+    """Purpose of a transfer; its name begins with this, and a unit's follows."""
 
     FORWARD_GATHER = "forward gather"
     BACKWARD_GATHER = "backward gather"
@@ -22,5 +22,5 @@ class Phase(StrEnum):
     AGREEMENT = "agreement on changes"
 
     def of(self, unit: str) -> str:
-        """What the transfer of one unit is called, in errors, counters and traces."""
+        """Return the name of the transfer of one unit, in errors, counters and traces."""
         return f"{self} of {unit}"

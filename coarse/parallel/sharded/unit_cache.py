@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Where a unit's parameters come from each time they are gathered: the state machine of one unit (FCDP IV-C to IV-E).
+"""Source of a unit's parameters in each gather: the state machine of one unit (FCDP IV-C to IV-E).
 
 [Note: clean and dirty] What is kept of a unit is clean while no worker's shard of it has changed since it was gathered.
 All workers pass through the same states, since they agree on changes before any of them gathers: once, when a forward
@@ -23,25 +23,27 @@ from coarse.strategy.sharding import Gather, Keeps, Sharding, Use, keeps_of
 
 
 class UnitCache:
-    """What is kept of one unit, seen by one worker. See [Note: clean and dirty]."""
+    """Copy that is kept of one unit, seen by one worker ([Note: clean and dirty])."""
 
     def __init__(self, sharding: Sharding) -> None:
         self._sharding = sharding
         self._kept = Keeps.NOTHING
-        """What is kept and equals the parameters."""
+        """Kind of copy that is kept and equals the parameters."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether something is kept and equals the parameters."""
+        """True if a copy is kept and equals the parameters."""
         return self._kept is not Keeps.NOTHING
 
     def on_changed(self) -> None:
-        """Some worker's shard has changed, or what was kept is lost."""
+        """Note that a worker's shard has changed, or that the kept copy is lost."""
         self._kept = Keeps.NOTHING
 
     def on_gather(self, *, in_backward: bool, is_trainable: bool = True) -> Gather:
-        """The unit is about to be gathered; how. A copy of another kind counts as none: it may have been frozen since,
-        or be trained again."""
+        """Return the way in which the unit, which is about to be gathered, is gathered.
+
+        A copy of another kind counts as none: it may have been frozen since, or be trained again.
+        """
         is_clean = self.is_clean and self._kept is keeps_of(self._sharding, is_trainable=is_trainable)
         found = self._sharding.gather(Use(in_backward, is_clean, is_trainable))
         if found.keep is not Keeps.NOTHING:
@@ -51,7 +53,7 @@ class UnitCache:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorCache:
-    """How much of an accelerator's memory units may fill between forward and backward."""
+    """Share of an accelerator's memory that units may fill between forward and backward."""
 
     tau: float = 0.8
     """Fraction of the memory in use above which units are kept in the host's memory alone."""
@@ -61,11 +63,11 @@ class AcceleratorCache:
             raise ConfigError(f"tau is a fraction of the memory in [0, 1], got {self.tau!r}", key="tau")
 
     def keeps(self, used_bytes: int, capacity_bytes: int) -> bool:
-        """Whether a unit that has just done its forward stays gathered; `used_bytes` count it."""
+        """Return whether a unit that has just done its forward stays gathered; `used_bytes` count it."""
         return used_bytes < self.tau * capacity_bytes
 
     def num_dropped(self, kept_nbytes: Sequence[int], lacking_bytes: int) -> int:
-        """How many of the units that stayed, oldest first, are to be dropped to free `lacking_bytes`, or all.
+        """Return the number of units that stayed, oldest first, to be dropped to free `lacking_bytes`, or all.
 
         The oldest is needed last in backward.
         """
