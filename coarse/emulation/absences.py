@@ -82,7 +82,7 @@ def _line_of(frame: FrameType | None) -> str:
 
 
 class Absences:
-    """See [Note: absences]."""
+    """Absences of workers ([Note: absences])."""
 
     def __init__(self, run: str, process_ids: Sequence[int], num_workers: int, horizon: Horizon) -> None:
         """`process_ids` are of all endpoints, of which workers come first."""

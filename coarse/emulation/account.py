@@ -92,7 +92,7 @@ class Logged(NamedTuple):
 
     pushes: list[Push]
     stretches_s: dict[str, list[float]]
-    """See Stretches.measured_s."""
+    """Seconds of each stretch, as Stretches.measured_s has them."""
     missing_s: float
     first_missing: str
     mode: str
@@ -119,7 +119,7 @@ class WorkerLog:
         self._steps_s: tuple[float, float] = (0.0, math.inf)
         self.not_charged: Counter[str] = Counter()
         self.exposed: deque[tuple[float, float]] = deque(maxlen=_MOST_EXPOSED)
-        """See Logged."""
+        """Exposed communication, as Logged has it."""
         self.touched = np.zeros(2, np.int64)
         """Bytes of device memory that the script has loaded and stored."""
         self.mode = ""
@@ -127,16 +127,16 @@ class WorkerLog:
         self._stretches = stretches
 
     def note(self, push: Push) -> None:
-        """A push begins."""
+        """Note that a push begins."""
         _keep_last(self._pushes)
         self._pushes.append(push)
 
     def note_step(self, at_s: float) -> None:
-        """The optimizer has stepped."""
+        """Note that the optimizer has stepped."""
         self._steps_s = (at_s if math.isinf(self._steps_s[1]) else self._steps_s[0], at_s)
 
     def note_wait(self, waited: Waited) -> None:
-        """A wait begins."""
+        """Note that a wait begins."""
         _keep_last(self._waits)
         self._waits.append(waited)
 
@@ -166,7 +166,7 @@ class OwnStep(NamedTuple):
     others: tuple[tuple[str, float], ...] = ()
     """Other modes, and the mean seconds of the same iterations in each."""
     range_s: tuple[float, float] | None = None
-    """Least and most that they take under what the machine's numbers may be; None where nobody looked."""
+    """Least and most seconds that they take under what the machine's numbers may be; None if that was not asked for."""
     varied: str = ""
     """These numbers."""
 
@@ -183,8 +183,7 @@ class Iteration(NamedTuple):
     backward_s: float
     """Seconds of compute until the first wait."""
     forward_s: float
-    """Seconds from that wait's end to the iteration's, whatever they are: the optimizer's step, what it exchanges
-    besides, forward."""
+    """Seconds from that wait's end to the iteration's: the optimizer's step, its exchanges, forward."""
     pushes: tuple[Push, ...]
     """Those before that wait."""
 
@@ -373,7 +372,7 @@ class TrainingReport:
         return None if self.iterations else "no name was pushed often enough to tell iterations apart"
 
     def _absent(self) -> str:
-        """Who waited where emulation cannot see it, how often, and the first time at which line."""
+        """Return text on workers that waited where emulation cannot see it: how often, and where first."""
         return ", ".join(
             f"worker {each.worker} waited elsewhere {each.times} times" + (f" ({each.place})" if each.place else "")
             for each in self.absences

@@ -26,8 +26,10 @@ class ComputeClock:
     """CPU seconds of this process between two calls of coarse, as the modelled accelerator would take them."""
 
     def __init__(self, scale: float, *, is_by_wall: bool = False) -> None:
-        """`scale`: how many times faster the accelerator computes than one core here. `is_by_wall`: time that passes
-        counts, and not that of this process's CPU."""
+        """Make a clock of an accelerator that computes `scale` times faster than one core here.
+
+        `is_by_wall`: time that passes counts, and not that of this process's CPU.
+        """
         self.scale = scale
         self._is_by_wall = is_by_wall
         self._own_threads: dict[int, float] = {}
@@ -84,7 +86,7 @@ class Stretches:
         self._last = _START
 
     def begin(self) -> None:
-        """The run begins: what came before has no time in it."""
+        """Begin the run: earlier events have no time in it."""
         self.measured_s = {}
         self.missing_s, self.first_missing = 0.0, ""
         self._since_s, self._last = 0.0, _START
@@ -123,6 +125,8 @@ def flops_per_cpu_s() -> float:
 
 
 def scale_of(accelerator: Accelerator, own_flops_per_s: float) -> float:
-    """Return how many times faster an accelerator computes than a core that does so many operations a second, at the
-    share of its peak that predictions assume (coarse.hardware.compute.PEAK_SHARE)."""
+    """Return the number of times that an accelerator computes faster than a core of so many operations a second.
+
+    It computes at the share of its peak that predictions assume (coarse.hardware.compute.PEAK_SHARE).
+    """
     return accelerator.fp32_flops_per_s * PEAK_SHARE / own_flops_per_s

@@ -30,15 +30,18 @@ class ComputeTimes(NamedTuple):
     accelerator: str
     """Name of the machine's accelerator, whose seconds these are."""
     scale: float
-    """How many times faster than a core here it was taken to compute."""
+    """Number of times that the accelerator was taken to compute faster than a core here."""
     stretches_s: Mapping[str, float]
     """Emulated seconds by stretch, as "push a -> push b"."""
     points_s: Mapping[str, float]
     """Emulated seconds that lead to a point, wherever they began."""
 
     def between_s(self, last: str, point: str) -> float | None:
-        """Return the seconds from one point to the next; of a stretch that no run had, as other modes have, those that
-        lead to its end; None where the file lacks that, too."""
+        """Return the seconds from one point to the next.
+
+        For a stretch that no run had, as other modes have, those that lead to its end; None if the file lacks that,
+        too.
+        """
         seconds = self.stretches_s.get(stretch(last, point))
         return self.points_s.get(point) if seconds is None else seconds
 
@@ -133,7 +136,7 @@ def write_compute_times(
 
 
 def _program(script: str) -> str:
-    """The program without its arguments."""
+    """Return the program without its arguments."""
     return next(iter(shlex.split(script)), "")
 
 

@@ -9,6 +9,7 @@ from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.transport import EmulatedTransport
 from coarse.errors import UnsupportedError
+from coarse.protocol import override
 from coarse.protocol.codec import feature_of, is_of_feature
 from coarse.protocol.costs import Cost, Way, cost_of
 from coarse.protocol.features import costs_of
@@ -27,11 +28,11 @@ class _Step(NamedTuple):
     feature: str
     instruction: Instruction
     context: object
-    """See FeatureExecutor."""
+    """Context of the executor (FeatureExecutor)."""
 
 
 class EmulatedDevice(Device):
-    """See Device. Instructions of features are carried out in their order, each once its time is over."""
+    """Device in emulated time. Instructions of features are carried out in their order, each once its time is over."""
 
     def __init__(
         self, protocol: ProxyProtocol, driver: DeviceDriver, memory: DeviceBytes, box: EmulatedMailbox,
@@ -42,23 +43,23 @@ class EmulatedDevice(Device):
         self._transport = transport
         self._features: dict[str, tuple[FeatureMachine, Executor]] = {}
         self._feature_of: dict[type, str] = {}
-        """By class of an instruction."""
+        """Feature of each class of an instruction."""
         self._steps: deque[_Step] = deque()
         self._is_busy = False
         """True while a step's time passes."""
         self._is_within = False
         """True while a step is being carried out: what follows from it comes before all others."""
 
+    @override
     def add_feature(
         self, name: str, machine: FeatureMachine, executor: Executor, carriers: Mapping[type, Callable[[Any], None]]
     ) -> None:
-        """See Device."""
         super().add_feature(name, machine, executor, carriers)
         self._features[name] = machine, executor
         self._feature_of.update(dict.fromkeys(carriers, name))
 
+    @override
     def on_record(self, record: Record) -> None:
-        """See Device."""
         steps = self.protocol.on_record(record)
         if is_of_feature(record):
             self.carry_out_of(feature_of(record), steps)
@@ -66,7 +67,7 @@ class EmulatedDevice(Device):
             self.carry_out(steps)
 
     def carry_out(self, instructions: list[Instruction]) -> None:
-        """See Device: what a feature answers to an event of the kernel, such as a leave, waits for its turn, too."""
+        """Carry out instructions; a feature's answer to an event of the kernel waits for its turn, too."""
         feature = next(filter(None, (self._feature_of.get(type(each)) for each in instructions)), None)
         if feature is None:
             super().carry_out(instructions)
@@ -74,7 +75,7 @@ class EmulatedDevice(Device):
             self.carry_out_of(feature, instructions)
 
     def carry_out_of(self, feature: str, steps: list[Instruction]) -> None:
-        """See Device; a step's time begins once all before it are done.
+        """Carry out a feature's steps; a step's time begins once all before it are done.
 
         Raises:
             UnsupportedError: no cost is stated of a step, or one that emulation has no way for.
@@ -150,7 +151,7 @@ class EmulatedDevice(Device):
 
 
 class EmulatedService(ProxyService):
-    """See ProxyService: its device is an EmulatedDevice."""
+    """Service of a memory device whose Device is an EmulatedDevice."""
 
     def _make_device(self, protocol: ProxyProtocol, rings: LiveBuffers) -> Device:
         assert isinstance(self._mailbox, EmulatedMailbox)

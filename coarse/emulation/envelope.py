@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What goes to the fabric and comes back: a record, the bytes that it stands for, and emulated times.
+"""Envelopes to the fabric and back: a record, the bytes that it stands for, and emulated times.
 
 How many bytes each shard has, and on which device, follows from the records that pass by and from the plan.
 """
@@ -47,11 +47,11 @@ class FabricPort(enum.IntEnum):
     LOAD = 14
     """The worker `source` loads from coherent memory of the device `target`, and hears when it has."""
     STORE = 15
-    """The same of stores."""
+    """Port of stores, as that of loads."""
     NOW = 13
     """Nothing, and no wait for anybody: its endpoint hears at once how late it is."""
     RUN = 11
-    """The same, and emulated time begins anew at 0: what was measured before the run is no part of it."""
+    """Submission at which emulated time begins anew at 0: measurements before the run are no part of it."""
 
     @property
     def label(self) -> str:
@@ -59,7 +59,7 @@ class FabricPort(enum.IntEnum):
         return "devices" if self is FabricPort.MESSAGES else self.name.lower()
 
     def queue(self, source: int, target: int) -> tuple[int, ...]:
-        """In which queue of which sender, or reader, a transfer waits for its turn."""
+        """Return the queue of a sender, or reader, in which a transfer waits for its turn."""
         match self:
             case FabricPort.PULL | FabricPort.FETCH:
                 return self, target
@@ -104,35 +104,38 @@ class FabricDelivery(NamedTuple):
 
 
 def unpack_submission(data: bytes) -> Submission:
-    """The submission of some bytes."""
+    """Return the submission of some bytes."""
     begin_s, nbytes, source, target, endpoint, way, priority = _SUBMISSION.unpack_from(data)
     return Submission(begin_s, nbytes, source, target, endpoint, FabricPort(way), priority, data[_SUBMISSION.size :])
 
 
 def unpack_delivery(data: bytes) -> FabricDelivery:
-    """The delivery of some bytes."""
+    """Return the delivery of some bytes."""
     due_s, way, peer = _DELIVERY.unpack_from(data)
     return FabricDelivery(due_s, FabricPort(way), peer, data[_DELIVERY.size :])
 
 
 class KeyPlaces:
-    """What sizes and ways follow from: descriptors, the device that holds each client's region, and the plan of each
-    key by the tables of the last epoch."""
+    """Facts on keys from which sizes and ways follow.
+
+    They are descriptors, the device that holds each client's region, and the plan of each key by the tables of the last
+    epoch.
+    """
 
     def __init__(self, endpoint: int, placement: Placement) -> None:
-        """As one endpoint sees it: clients are endpoints 0..W-1, devices W..W+D-1."""
+        """Start as one endpoint sees keys: clients are endpoints 0..W-1, devices W..W+D-1."""
         self._endpoint = endpoint
         self._placement = placement
         self._descriptors: dict[int, Descriptor] = {}
         self._devices: dict[tuple[int, int], int] = {}
         self._epoch = 0
         self._facts: tuple[Facts, ...] = ()
-        """Of all clients, of the last epoch in which each has said its own: until then none has begun with it."""
+        """Facts of all clients, of the last epoch in which each has said its own: until then none has begun with it."""
         self._coming: dict[int, dict[int, Facts]] = defaultdict(dict)
-        """By later epoch and client."""
+        """Facts by later epoch and client."""
 
     def note(self, record: Record, peer: int) -> None:
-        """A record passes to or from a peer; most say nothing about keys."""
+        """Note a record that passes to or from a peer; most say nothing about keys."""
         match record:
             case Register():
                 self._descriptors[record.key] = record.descriptor
@@ -149,11 +152,11 @@ class KeyPlaces:
                     self._note_facts(record.epoch, client, facts)
 
     def descriptor(self, key: int) -> Descriptor:
-        """What the key is."""
+        """Return the descriptor of a key."""
         return self._descriptors[key]
 
     def device(self, key: int, client: int) -> int:
-        """The device that a client's region of the key lies on."""
+        """Return the device that a client's region of the key lies on."""
         return self._devices[key, client]
 
     def nbytes(self, key: int, first: int, last: int) -> int:

@@ -16,12 +16,12 @@ from coarse.simulation.engine import Engine
 from coarse.simulation.sites import Path, Site
 
 Deliver = Callable[[int, FabricDelivery], bool]
-"""Hands a delivery to an endpoint; whether that may react to it at once."""
+"""Function that gives a delivery to an endpoint, and returns whether that may react to it at once."""
 _Pair = tuple[int, int]
 """(endpoint that submits, endpoint that it is for)"""
 _MOST_RECENT = 1 << 14
 _Waiting = tuple[float, int, int, Submission]
-"""(emulated seconds, endpoint that submitted, number, submission): the least goes first, whoever is read first."""
+"""(emulated seconds, endpoint that submitted, number, submission): the least goes first, in any order of reading."""
 
 
 class _Parked(NamedTuple):
@@ -32,7 +32,7 @@ class _Parked(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """How often emulated time went on without a worker, which waited where emulation cannot see it."""
+    """Number of times that emulated time went on without a worker, which waited where emulation cannot see it."""
 
     worker: int
     times: int
@@ -75,8 +75,10 @@ class FabricModel:
     def __init__(
         self, site: Site, worker_nodes: Sequence[int], deliver: Deliver, rate_changes: Sequence[RateChange] = ()
     ) -> None:
-        """`worker_nodes` are of the modelled machine. `rate_changes` come true at seconds of the run, which begins when
-        all workers say so (FabricPort.RUN)."""
+        """Make the model of a machine's fabric; `worker_nodes` are those of the modelled machine.
+
+        `rate_changes` come true at seconds of the run, which begins when all workers say so (FabricPort.RUN).
+        """
         self._site = site
         self._deliver = deliver
         self._rate_changes = rate_changes
@@ -121,7 +123,7 @@ class FabricModel:
         heapq.heappush(self._moves, (submission.begin_s, peer, number, submission))
 
     def advance(self, horizon_s: float) -> None:
-        """Let everything happen before a time at which somebody may still submit: see [Note: strictly before].
+        """Let everything happen before a time at which an endpoint may still submit ([Note: strictly before]).
 
         Then tell who has asked how late it is: the horizon may be one without them, who come back.
         """
@@ -182,7 +184,7 @@ class FabricModel:
         self._hand_on(peer, submission, max(record_s, self._engine.now_s))
 
     def _arrived(self, peer: int, number: int, submission: Submission) -> None:
-        """A transfer has come; records that were sent after it may follow."""
+        """Note that a transfer has come; records that were sent after it may follow."""
         self._hand_on(peer, submission, self._engine.now_s)
         pair = peer, submission.endpoint
         if pair in self._under_way:
@@ -196,7 +198,7 @@ class FabricModel:
     # --- all others
 
     def _begin(self, peer: int, number: int, submission: Submission) -> None:
-        """A submission's time has come."""
+        """Begin a submission, whose time has come."""
         arrived = partial(self._ended, peer, number, submission, self._engine.now_s)
         match submission.way:
             case FabricPort.ADDER:
@@ -244,10 +246,10 @@ class FabricModel:
         self._engine = engine
         self._joints = JointCalls(engine, self._site, self._worker_nodes, self._joint_over)
         self._joint_bytes: dict[tuple[int, bytes], int] = {}
-        """By worker and number of a call that is not over."""
+        """Bytes by worker and number of a call that is not over."""
 
     def _joint_over(self, peer: int, submission: Submission, due_s: float) -> None:
-        """A call is over for a worker, for which it has lasted since that worker made it."""
+        """End a call for a worker, for which it has lasted since that worker made it."""
         nbytes = self._joint_bytes.pop((peer, submission.frame[:NUMBER_BYTES]), 0)
         self._recent.append(Charged(submission.way.label, peer, peer, nbytes, submission.begin_s, due_s))
         self._hand_on(peer, submission, due_s)

@@ -1,4 +1,4 @@
-"""The fabric: one process that knows the modelled machine, and hands on what has arrived.
+"""Fabric of an emulated run: one process that knows the modelled machine, and passes on what has arrived.
 
 It is nobody's peer but by its mailbox, so no lock is shared with a rank that may die. It ends when all
 endpoints have left or died.
@@ -65,7 +65,7 @@ class FabricProcess:
 
 
 def open_mailbox(order: FabricOrder, control: memoryview) -> FabricMailbox:
-    """The fabric's mailbox; it hears of every rank's end."""
+    """Return the fabric's mailbox; it hears of every rank's end."""
     mailbox = FabricMailbox(len(order.process_ids), control, order.run)
     for endpoint, process_id in enumerate(order.process_ids):
         mailbox.watch(os.pidfd_open(process_id), endpoint)

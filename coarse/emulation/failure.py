@@ -1,4 +1,4 @@
-"""How the ranks of an emulated run and its fabric process ended, and why: told by ranks, read by the launcher."""
+"""Ends of the ranks of an emulated run and its fabric process, with causes, for the launcher to read."""
 
 import json
 import os
@@ -18,10 +18,10 @@ class Failure:
     """The name of its class."""
     text: str
     fields: dict[str, object]
-    """What the error says beside its text, where it is one of coarse's."""
+    """Fields of the error beside its text, if it is one of coarse's."""
     rank: int
     at_s: float
-    """By the clock that all processes of this machine share."""
+    """Seconds by the clock that all processes of this machine share."""
 
     @property
     def dead_rank(self) -> int | None:
@@ -30,7 +30,7 @@ class Failure:
         return rank if self.kind == DeadRankError.__name__ and isinstance(rank, int) else None
 
     def as_error(self, printed: str) -> CoarseError:
-        """The error again; with what was printed where the text alone does not say why."""
+        """Return the error again; with the printed text if its own does not say why."""
         kind = getattr(errors, self.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, CoarseError)):
             return CoarseError(f"rank {self.rank} raised {self.kind}: {self.text}{printed}")
@@ -40,7 +40,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, *, rank: int, at_s: float) -> Failure:
-    """What a rank has to say about its error."""
+    """Return the failure that a rank reports about its error."""
     fields = vars(error) if isinstance(error, CoarseError) else {}
     return Failure(kind=type(error).__name__, text=str(error), fields=dict(fields), rank=rank, at_s=at_s)
 
@@ -53,7 +53,7 @@ def write_failure(failure: Failure, folder: Path) -> None:
 
 
 def first_failure(folder: Path) -> Failure | None:
-    """The first rank's that failed; word of another rank's death only where no rank says more."""
+    """Return the failure of the first rank that failed; word of another rank's death only if no rank says more."""
     found = [Failure(**json.loads(path.read_text())) for path in folder.glob("failure-*.json")]
     return min(found, key=lambda failure: (failure.dead_rank is not None, failure.at_s), default=None)
 
@@ -71,7 +71,7 @@ class Ends(Departures):
         return None if error is None else Verdict(str(error), exit_status(self._failed[error.rank]) or 1)
 
     def error(self, rank: int | None = None, printed: str = "") -> DeadRankError | None:
-        """How a rank ended, or the first that failed; with what was printed where the status does not say why."""
+        """Return the end of a rank, or the first that failed; with the printed text if the status does not say why."""
         if rank is None:
             rank = next(iter(self._failed), None)
         if rank is None:
@@ -91,7 +91,7 @@ _EXIT_CODE = -1
 
 
 def fabric_error(process_id: int, rank: int, status: int | None = None) -> FabricError:
-    """What a rank says about a fabric process that has ended too early.
+    """Return the error of a rank about a fabric process that has ended too early.
 
     Its status stands in /proc until its parent, worker 0, takes it, which that does at the end of a run alone,
     and then says.
@@ -108,7 +108,7 @@ def fabric_error(process_id: int, rank: int, status: int | None = None) -> Fabri
 
 
 def _exit_status(process_id: int) -> int | None:
-    """Of a process that has ended and was not reaped; None where /proc does not say."""
+    """Return the status of a process that has ended and was not reaped; None if /proc does not say."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_text()
     except OSError:

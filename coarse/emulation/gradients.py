@@ -9,6 +9,7 @@ from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import AnyArray
+from coarse.protocol import override
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import narrowed
 from coarse.protocol.records import Descriptor
@@ -16,13 +17,13 @@ from coarse.storage.region import DeviceMemory
 
 
 def stored(value: float, descriptor: Descriptor) -> np.generic:
-    """A value as arrays of a gradient's type hold it."""
+    """Return a value as arrays of a gradient's type hold it."""
     held: np.generic = narrowed(np.array([value], np.float32), DType(descriptor.dtype))[0]
     return held
 
 
 class Gradients:
-    """In device memory, as those of a model whose gradients are born there."""
+    """Gradients in device memory, as those of a model whose gradients are born there."""
 
     def __init__(self, client: Client, descriptors: Sequence[Descriptor]) -> None:
         self._client = client
@@ -30,16 +31,16 @@ class Gradients:
         self._arrays = [self._array(descriptor) for descriptor in descriptors]
 
     def fill(self, value: float) -> None:
-        """What this worker contributes to all of them."""
+        """Fill all of them with this worker's contribution."""
         for descriptor, array in zip(self._descriptors, self._arrays, strict=True):
             array[...] = stored(value, descriptor)
 
     def push(self, position: int) -> Handle:
-        """A gradient is ready."""
+        """Push a gradient that is ready."""
         return self._client.push_pull(self._descriptors[position], None, self._arrays[position])
 
     def values(self, position: int) -> np.ndarray:
-        """What a gradient is now."""
+        """Return the present values of a gradient."""
         return self._arrays[position]
 
     def close(self) -> None:
@@ -59,21 +60,21 @@ class GradientsOnGpu(Gradients):
         self._on_gpu: list[AnyArray] = []
         super().__init__(client, descriptors)
 
+    @override
     def fill(self, value: float) -> None:
-        """See Gradients."""
         stream = gpus().current_stream(self._gpu)
         for descriptor, host, array in zip(self._descriptors, self._arrays, self._on_gpu, strict=True):
             host[...] = stored(value, descriptor)
             stream.arrays.copy(array, host)
         stream.record().wait()
 
+    @override
     def push(self, position: int) -> Handle:
-        """See Gradients."""
         array: np.ndarray = self._on_gpu[position]  # type: ignore[assignment]  # the client takes a GPU's arrays too
         return self._client.push_pull(self._descriptors[position], array, array)
 
     def values(self, position: int) -> np.ndarray:
-        """See Gradients: a copy of it on the host."""
+        """Return a copy of a gradient on the host."""
         return self._client.copies.on_host(self._on_gpu[position])
 
     def _array(self, descriptor: Descriptor) -> np.ndarray:
@@ -97,10 +98,10 @@ class WorkerSums:
         memories: Mapping[int, DeviceMemory],
         descriptors: Sequence[Descriptor],
     ) -> None:
-        """A collective of the workers."""
+        """Open a collective of the workers."""
         self._client = client
         self._arrays: list[list[list[np.ndarray]]] = []
-        """By turn, worker and place (n,) of the type in which workers sum."""
+        """Arrays by turn, worker and place, (n,) of the type in which workers sum."""
         self._sums = [np.empty(each.num_elements, _accumulator(each)) for each in descriptors]
         self._worker = comm.Get_rank()
         self._num_filled = 0
@@ -130,7 +131,7 @@ class WorkerSums:
             np.sum([of_worker[place] for of_worker in turn], axis=0, out=self._sums[place])
 
     def values(self, place: int) -> np.ndarray:
-        """The sum of a place."""
+        """Return the sum of a place."""
         return self._sums[place]
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The horizon of an emulated run: how far the fabric may go, since nobody will submit anything for an earlier time.
+"""Horizon of an emulated run: the time up to which the fabric may go, since no earlier submission can come.
 
 Emulated time is virtual. Each endpoint publishes two words in mapped memory: a bound, the least emulated time at which
 it may still submit anything, and how many deliveries it has taken in. The fabric goes to the least bound and no
@@ -44,7 +44,7 @@ class Horizon:
         """Words of endpoints that time goes on without, until they change."""
 
     def least_s(self) -> float:
-        """Read all words, and return the least time at which anybody may still submit; infinity where nobody may."""
+        """Read all words, and return the least time at which an endpoint may still submit; infinity if none may."""
         return min(map(self._bound_s, self._alive), default=math.inf)
 
     def holders(self) -> list[int]:

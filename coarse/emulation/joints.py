@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from coarse.emulation.envelope import NUMBER_BYTES, Submission
+from coarse.protocol import override
 from coarse.protocol.joint import CollectiveKind, Joint, Meeting, unpack_call
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sharded.chains import (
@@ -52,7 +53,7 @@ class JointCalls:
         self._hand_on = hand_on
         self._groups: dict[Meeting, _Group] = {}
         self._sent: defaultdict[Meeting, deque[float]] = defaultdict(deque)
-        """Times at which messages have come that nobody has received, by their ends and tag."""
+        """Times at which messages have come that were not received, by their ends and tag."""
         self._receives: defaultdict[Meeting, deque[tuple[int, Submission]]] = defaultdict(deque)
 
     def submit(self, worker: int, submission: Submission) -> int:
@@ -110,7 +111,7 @@ class _Group:
         self._coming: dict[int, dict[int, Call]] = {}
         """Calls whose members have not all come, by number."""
         self._storing: dict[int, list[Action]] = {}
-        """What waits for the node's buffers that are being stored into."""
+        """Actions that wait for the node's buffers that are being stored into."""
         self._queues = {stream: PhaseQueue(engine, (meeting, stream)) for stream in Stream}
 
     def submit(self, worker: int, call: Call) -> None:
@@ -208,7 +209,7 @@ class _RingsInPieces(AllReduces):
         self._num_elements: list[int] = []
         self._sizes: list[int] = []
         self._submitted: dict[int, dict[int, Submission]] = {worker: {} for worker in members}
-        """By place, of those that are not over."""
+        """Submissions by place, of those that are not over."""
         self._num_begun: Counter[int] = Counter()
         self._hand_on = hand_on
         super().__init__(engine, routes.site.between_workers, members, self._num_elements, self._sizes)
@@ -223,6 +224,6 @@ class _RingsInPieces(AllReduces):
             self._num_elements.append(call.joint.nbytes // call.joint.itemsize)
         self.begin(worker, place)
 
+    @override
     def on_ended(self, worker: int, place: int) -> None:
-        """See AllReduces."""
         self._hand_on(worker, self._submitted[worker].pop(place), self.engine.now_s)

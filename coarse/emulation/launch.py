@@ -29,7 +29,7 @@ from coarse.transport.launcher import environ_of_new_job
 
 _POLL_S = 1.0
 _ENDING_S = 5.0
-"""How long mpirun may take to end once there is a result."""
+"""Seconds that mpirun may take to end once there is a result."""
 _ORDER, _RESULT, _PRINTED = "order.json", "result.json", "printed.txt"
 """Files of a run; what its ranks and mpirun print is shown where they cannot say better what went wrong."""
 _NUM_PRINTED = 40
@@ -37,7 +37,7 @@ _NUM_PRINTED = 40
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedResult:
-    """What an emulated run took; kind "emulated"."""
+    """Result of an emulated run; kind "emulated"."""
 
     order: RunOrder
     iterations: tuple[WorkerIteration, ...]
@@ -46,9 +46,9 @@ class EmulatedResult:
     """Transfers that were submitted after their emulated time had passed."""
     worst_late_s: float
     start_profile_s: float = 0.0
-    """What measuring all took, before the first iteration."""
+    """Seconds that measuring took on all, before the first iteration."""
     measured_facts: tuple[Facts, ...] = ()
-    """What came out of it; () for a mode that measures nothing."""
+    """Facts that came out of it; () for a mode that measures nothing."""
     profiles: tuple[Profile, ...] = ()
     """Meetings at which the running job was profiled, in order."""
 
@@ -169,7 +169,7 @@ def _exit(number: int, _: FrameType | None) -> None:
 
 
 def _why_not(folder: Path, ends: Ends, status: int | None) -> CoarseError:
-    """What to say of a run without a result: a rank's own reason, else which process ended first."""
+    """Return the error of a run without a result: a rank's own reason, else the process that ended first."""
     failure = first_failure(folder)
     lines = (folder / _PRINTED).read_text(errors="replace").splitlines()[-_NUM_PRINTED:]
     printed = "\n".join(["; the last lines that were printed:", *lines]) if lines else ""

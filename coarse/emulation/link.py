@@ -21,6 +21,7 @@ from coarse.emulation.compute import ComputeClock, Stretches
 from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.errors import StallError, UnsupportedError
+from coarse.protocol import override
 from coarse.protocol.clock import Clock
 from coarse.protocol.costs import Way, cost_of
 from coarse.protocol.features import costs_of
@@ -51,7 +52,7 @@ class WorkerClock:
         """Told of each wait, when it has ended."""
 
     def now_s(self) -> float:
-        """See Clock."""
+        """Return the emulated seconds (`Clock.now_s`)."""
         return self._box.now_s + (self._compute.peek() if self._stretches.given is None else 0.0)
 
     def times(self) -> tuple[float, float, float, float]:
@@ -137,7 +138,7 @@ class EmulatedLink(DeviceLink):
         self._num_calls: Counter[str] = Counter()
         """Joint calls since the optimizer's last step, by what they are."""
         self._sizes_of: dict[int, Callable[[int], object]] = {}
-        """By number of a model (device) -> sizes of what it is told."""
+        """Number of a model (device) -> function of the sizes of its messages."""
         box.sizes_of = self._sizes_for
         self._own_threads: set[threading.Thread] = set()
         """Threads that work for coarse alone: these have no emulated time."""
@@ -151,8 +152,8 @@ class EmulatedLink(DeviceLink):
             )
         )  # fmt: skip
 
+    @override
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """See DeviceLink."""
         if threading.current_thread() in self._own_threads:
             return super().wait_until(is_done, timeout_s)
         with self.worker_clock.waiting():
@@ -161,7 +162,7 @@ class EmulatedLink(DeviceLink):
     def join(
         self, meeting: Meeting, joints: Sequence[Joint], what: str, descriptor: Descriptor | None = None
     ) -> Due:
-        """See DeviceLink: it is over once it would be on the machine, and has been done here."""
+        """Join a call, which is over once it would be on the machine, and has been done here."""
         if meeting is ANYBODY:
             raise UnsupportedError(
                 f"rank {self.protocol.client}: emulation has to know whom a message comes from; name the sender in "
@@ -242,15 +243,15 @@ class EmulatedLink(DeviceLink):
                 raise StallError(f"rank {self.protocol.client}: waited too long for loads and stores of device memory")
 
     def note_wait(self, point: str) -> None:
-        """A wait for joint calls begins."""
+        """Note that a wait for joint calls begins."""
         self._log.note_wait(Waited(self.worker_clock.now_s(), self.worker_clock.computed_s, point))
 
+    @override
     def own_work(self, point: str | None = None) -> contextlib.AbstractContextManager[None]:
-        """See DeviceLink."""
         return self.worker_clock.own_work(point)
 
     def spend(self, feature: str, steps: Sequence[object], sizes: object) -> None:
-        """See DeviceLink: the worker's port takes one after the other."""
+        """Spend the time of a feature's steps; the worker's port takes one after the other."""
         costs = [cost_of(costs_of(feature), step, sizes) for step in steps]
         ended: list[float] = []
         with self.worker_clock.waiting():
@@ -262,12 +263,12 @@ class EmulatedLink(DeviceLink):
                 self.ring_bells()
             self.wait_for(lambda: len(ended) == len(costs), None, f"{costs} to pass")
 
+    @override
     def note_sizes(self, model: int, sizes_of: Callable[[int], object]) -> None:
-        """See DeviceLink."""
         self._sizes_of[model] = sizes_of
 
+    @override
     def note_end(self, what: str, members: tuple[int, ...]) -> None:
-        """See DeviceLink."""
         with self.worker_clock.own_work():
             meeting = Meeting(members, OWN_GROUP)
             self._log.note(Push.of_call(*self.worker_clock.times(), what, Joint(CollectiveKind.MEET), meeting))
@@ -278,12 +279,12 @@ class EmulatedLink(DeviceLink):
         return None if sizes_of is None else sizes_of(endpoint - self._placement.num_clients)
 
     def note_mode(self, name: str, **options: object) -> None:
-        """See DeviceLink: a sharded mode says more than the backend that it uses besides."""
+        """Note the mode; a sharded mode says more than the backend that it uses, too."""
         if options or not self._log.mode:
             self._log.mode, self._log.options = name, options
 
+    @override
     def note_thread(self, thread: threading.Thread) -> None:
-        """See DeviceLink."""
         self._own_threads.add(thread)
         mark_own(thread)
         self.worker_clock.leave_out(thread)
@@ -297,7 +298,7 @@ class EmulatedLink(DeviceLink):
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """See DeviceLink: emulated time goes on meanwhile, and this worker goes on from there."""
+        """Let emulated time go on without this worker, which goes on from there afterwards."""
         if self._is_held:
             yield
             return
@@ -364,7 +365,10 @@ class _Joined:
     """Joint calls of this worker: the machine's time first, then what is done here, which all have begun by then."""
 
     def __init__(self, link: EmulatedLink, point: str | None, num_calls: int, *, is_alone: bool) -> None:
-        """`point`: name of the point at which compute stops for it. `is_alone`: nobody else takes part."""
+        """Make the wait of calls, with the name of the `point` at which compute stops for it.
+
+        `is_alone`: no other worker takes part.
+        """
         self._is_alone = is_alone
         self._link = link
         self._point = point
@@ -376,7 +380,7 @@ class _Joined:
 
     @contextlib.contextmanager
     def awaited(self, pending: Awaitable, timeout_s: float | None) -> Iterator[None]:
-        """See Due."""
+        """Give a context that is entered once the time is over (`Due.awaited`)."""
         link = self._link
 
         def is_over() -> bool:
@@ -391,7 +395,7 @@ class _Joined:
                 yield
 
     def has_come(self) -> bool:
-        """See Due: a look that finds nothing takes a moment."""
+        """Return whether the time is over (`Due.has_come`); a look that finds nothing takes a moment."""
         with self._link.worker_clock.own_work():
             self._link.catch_up()
             if self._num_left:

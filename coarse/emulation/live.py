@@ -32,6 +32,7 @@ from coarse.gpu.interface import is_on_gpu
 from coarse.gpu.staging import host_staging
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
+from coarse.protocol import override
 from coarse.protocol.clock import WallClock, replace_sleep, replace_time
 from coarse.protocol.config import BY_WALL, Config, EmulateSettings
 from coarse.protocol.costs import no_cost
@@ -57,7 +58,7 @@ Part = TypeVar("Part")
 _FEW = 2
 """So many iterations of each worker are simulated for ranges."""
 _STALL_FACTOR = 10.0
-"""How many times longer than live a wait may last: ranks share this machine's cores, and all compute for real."""
+"""Number of times that a wait may last longer than live: ranks share this machine's cores, and all compute."""
 
 
 class EmulatedClient(Client):
@@ -65,11 +66,11 @@ class EmulatedClient(Client):
 
     link: EmulatedLink
 
+    @override
     def push_pull(
         self, descriptor: Descriptor, array: np.ndarray | None, out: np.ndarray | None, *, present: bool = True,
         is_waited: bool = False,
     ) -> Handle:  # fmt: skip
-        """See Client."""
         if is_on_gpu(array) or is_on_gpu(out):
             raise UnsupportedError(
                 f"rank {self.protocol.client}: {descriptor.name!r} is on a GPU, and emulated runs compute on the CPU; "
@@ -80,7 +81,7 @@ class EmulatedClient(Client):
             return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
 
     def part(self, make: Callable[[Client], Part]) -> Part:
-        """See Client.
+        """Return the worker's part of a feature.
 
         Raises:
             UnsupportedError: the feature states the cost of none of its records.
@@ -92,13 +93,13 @@ class EmulatedClient(Client):
                 raise no_cost(records[0])
         return super().part(make)
 
+    @override
     def take(self, key: int, out: np.ndarray | None, timeout_s: float | None) -> tuple[np.ndarray, bool]:
-        """See Client."""
         with self.link.worker_clock.own_work():
             return super().take(key, out, timeout_s)
 
     def is_complete(self, key: int) -> bool:
-        """See Client: a look that finds nothing takes a moment, and what has come by then is seen."""
+        """Return whether a result is whole; a look that finds nothing takes a moment, and later arrivals are seen."""
         with self.link.worker_clock.own_work():
             self.link.catch_up()
             found = super().is_complete(key)
@@ -111,7 +112,7 @@ class TrainingParts(EmulatedParts):
     """A rank's parts where a user's script trains: see EmulatedParts."""
 
     def __init__(self, config: Config) -> None:
-        """The machine is named by the configuration, and looked up by `strategy`."""
+        """Start with the configuration, which names the machine; `strategy` looks it up."""
         assert config.emulate is not None
         self._settings: EmulateSettings = config.emulate
         self._scale = 1.0
@@ -119,7 +120,7 @@ class TrainingParts(EmulatedParts):
         self._config: Config | None = None
         self._has_begun = False
         self._logs: list[Path] = []
-        """Of each worker, in the memory of the first."""
+        """Files of each worker's log, in the memory of the first."""
         super().__init__(None, None, decide=None)
 
     @cached_property
@@ -127,11 +128,11 @@ class TrainingParts(EmulatedParts):
         return machine_named(self._settings.machine)
 
     def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
-        """See LiveParts: the configuration's."""
+        """Return the configuration's strategy."""
         return LiveParts.strategy(self, world, config)
 
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
-        """See LiveParts: the configuration's; all on this host, and nobody in two roles."""
+        """Return the configuration's partition; all are on this host, and no rank has two roles."""
         partition = LiveParts.partition(self, world, hosts, config)
         made_by_all(world, lambda: _require_emulated(partition, hosts, config))
         if self._settings.compute_file is not None:
@@ -141,7 +142,7 @@ class TrainingParts(EmulatedParts):
         return partition
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
-        """See LiveParts: planned by the modelled nodes."""
+        """Return the placement, planned by the modelled nodes."""
         self._config = config
         counts = partition.num_workers, partition.num_devices
         self.job = _job_on(modelled_cluster(self._machine, self._settings, *counts, config, strategy))
@@ -149,7 +150,7 @@ class TrainingParts(EmulatedParts):
         return super().placement(partition, config, strategy)
 
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
-        """See EmulatedParts; at the end worker 0 says what came out."""
+        """Return the node's share; at the end worker 0 reports the results."""
         share = super().share(at, opened)
         self._logs = shared_files(at.world, at.placement.ranks[0], "log", at.placement.num_clients)
         for path in self._logs:
@@ -160,8 +161,8 @@ class TrainingParts(EmulatedParts):
             opened.callback(self._say, at)
         return share
 
+    @override
     def client(self, at: Opening, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
-        """See LiveParts."""
         assert isinstance(mailbox, EmulatedMailbox)
         stretches = Stretches(self._times)
         compute = ComputeClock(self._scale, is_by_wall=self._settings.compute == BY_WALL)
@@ -183,7 +184,7 @@ class TrainingParts(EmulatedParts):
         return client
 
     def facts(self, at: Opening, client: Client) -> Facts:
-        """See EmulatedParts: measured when all first profile, before the run begins."""
+        """Return facts, measured when all first profile, before the run begins."""
         assert isinstance(client.link, EmulatedLink)
         with client.link.worker_clock.own_work():  # workers measure at equal times
             facts = super().facts(at, client)
@@ -195,7 +196,7 @@ class TrainingParts(EmulatedParts):
         return facts
 
     def _settled_scale(self, at: Opening) -> float:
-        """The scale as stated, or that of the file of compute times, or measured by the first rank; the same on all."""
+        """Return the scale as stated, or of the file of compute times, or measured by the first rank; equal on all."""
         scale = np.array([self._settings.compute_scale or (self._times.scale if self._times is not None else 0.0)])
         if at.world_rank == 0 and not scale[0]:
             scale[0] = scale_of(self._machine.accelerator, flops_per_cpu_s())
@@ -203,7 +204,7 @@ class TrainingParts(EmulatedParts):
         return float(scale[0])
 
     def _own_step(self, mode: str, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
-        """The last iterations, simulated; or why not."""
+        """Return the last iterations, simulated; or why not."""
         sharding = SHARDINGS.get(logs[0].mode)
         replays: partial[OwnStep | str]
         if sharding is not None and sharding.replays_by:
@@ -231,7 +232,7 @@ class TrainingParts(EmulatedParts):
         )  # fmt: skip
 
     def _cluster_of(self, strategy: Strategy, machine: Machine | None = None) -> ModelledCluster:
-        """The same ranks' places under another strategy, or on another machine."""
+        """Return the same ranks' places under another strategy, or on another machine."""
         assert self._config is not None
         workers, devices = self.job.num_workers, self.job.placement.num_devices
         count = strategy.num_devices(devices, workers)
@@ -264,7 +265,7 @@ class TrainingParts(EmulatedParts):
 
 
 def _job_on(cluster: ModelledCluster) -> Job:
-    """The job's links and places, without gradients: these are the script's."""
+    """Return the job's links and places, without gradients: these are the script's."""
     return Job(
         site=cluster.site(), placement=cluster.placement, facts=(), gradients=(), forward_s=0.0, backward_s=0.0,
         round=Round(by=()),

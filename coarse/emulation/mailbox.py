@@ -56,7 +56,7 @@ class EmulatedMailbox(Mailbox):
         self._num_clients = placement.num_clients
         self._is_device = endpoint >= placement.num_clients
         self.places = KeyPlaces(endpoint, placement)
-        """What keys are and where they lie, as far as records of them have passed."""
+        """Facts on keys and their places, as far as records of them have passed."""
         self.now_s = 0.0
         self._earlier = threading.local()
         """The moment of `as_of`, in the thread that is within."""
@@ -68,7 +68,7 @@ class EmulatedMailbox(Mailbox):
         """Moments that are kept: see [Note: holds]."""
         self._publishing = threading.Lock()
         self._then: dict[int, Then] = {}
-        """Who waits, by number, for something that this endpoint has submitted."""
+        """Waiting callbacks, by the number of something that this endpoint has submitted."""
         self._num_spent = 0
         self.on_message: Callable[[FabricDelivery], None] | None = None
         """Takes what another device has sent."""
@@ -83,8 +83,9 @@ class EmulatedMailbox(Mailbox):
     # --- sending
 
     def send(self, peer: int, record: Record) -> None:
-        """See Mailbox.send; a record is there once the bytes that it announces are, and shards travel one by one. A
-        death is told at once, past the fabric: time may stand still for it.
+        """Send a record, which is there once the bytes that it announces are; shards travel one by one.
+
+        A death is told at once, past the fabric: time may stand still for it.
 
         Raises:
             UnsupportedError: no cost is stated of the record.
@@ -115,7 +116,7 @@ class EmulatedMailbox(Mailbox):
         self._submit(way, cost.amount, source, target, peer, encode(record), priority)
 
     def send_to_all(self, record: Record) -> None:
-        """See Mailbox.send_to_all; the fabric is nobody to tell."""
+        """Send a record to all peers; the fabric is none."""
         for peer in self._peers[:-1]:
             self.send(peer, record)
         self.ring_bells()
@@ -168,14 +169,14 @@ class EmulatedMailbox(Mailbox):
         return self.now_s if earlier_s is None else earlier_s
 
     def moment_s(self) -> float:
-        """See Mailbox: the emulated time of what is being done, at which time is held until `as_of` is left."""
+        """Return the emulated time of what is being done, at which time is held until `as_of` is left."""
         moment_s = self.at_s()
         self.hold(moment_s)
         return moment_s
 
     @contextlib.contextmanager
     def as_of(self, moment_s: float) -> Iterator[None]:
-        """See Mailbox: what is sent within begins at an emulated time, whatever another thread does meanwhile."""
+        """Give a context in which sends begin at an emulated time, for any actions of other threads."""
         before_s = getattr(self._earlier, "s", None)
         self._earlier.s = moment_s
         try:
@@ -244,7 +245,7 @@ class EmulatedMailbox(Mailbox):
     # --- reading
 
     def records(self) -> Iterator[Record]:
-        """As Mailbox.records; `now_s` is then the time at which the record's bytes arrived."""
+        """Yield records; `now_s` is then the time at which the record's bytes arrived."""
         if self._is_device:  # all that was read before has been answered
             self.ring_bells()
             self._publish(float("inf"), listens=True)
@@ -266,12 +267,12 @@ class EmulatedMailbox(Mailbox):
                 yield record
 
     def sleep(self, timeout_s: float) -> list[int]:
-        """See Mailbox.sleep, while emulated time goes on; FabricError once the fabric process has ended."""
+        """Sleep while emulated time goes on; FabricError once the fabric process has ended."""
         self._publish(float("inf"), listens=True)
         return self._without_fabric(super().sleep(timeout_s))
 
     def take_ended(self) -> list[int]:
-        """As Mailbox.take_ended; FabricError once the fabric process has ended."""
+        """Return the processes that have ended; FabricError once the fabric process has ended."""
         return self._without_fabric(super().take_ended())
 
     def _without_fabric(self, dead: list[int]) -> list[int]:

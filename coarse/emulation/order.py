@@ -1,4 +1,4 @@
-"""What an emulated run is told, as JSON: the scenario, and what was decided for it."""
+"""Order of an emulated run, as JSON: the scenario, and the decisions made for it."""
 
 import json
 from collections.abc import Mapping
@@ -25,12 +25,14 @@ class RunOrder(JobQuestion):
 
     mode: str
     options: Mapping[str, object] = field(default_factory=dict)
-    """Of a strategy that is not coarse's own."""
+    """Options of a strategy that is not coarse's own."""
     by: tuple[str, ...] = ()
-    """Who sums each gradient. Decided once, before the ranks start: they would all decide alike, but each for itself.
-    (): undecided."""
+    """Summer of each gradient. (): undecided.
+
+    It is decided once, before the ranks start: they would all decide the same, but each for itself.
+    """
     is_held_back: bool = True
-    """Whether what the workers sum waits for the end of backward; decided, too."""
+    """True if the workers' sums wait for the end of backward; decided, too."""
     facts: tuple[tuple[int, ...], ...] = ()
     """Decided, too."""
     checked_pool: str | None = None
@@ -50,7 +52,7 @@ class RunOrder(JobQuestion):
         return 1 if self.mode in BUILT_IN else strategy_named(self.mode, options=self.options).period
 
     def scenario(self) -> Scenario:
-        """The question that the run answers."""
+        """Return the question that the run answers."""
         model, machine = model_named(self.model), machine_named(self.machine)
         machine = replace(machine, num_nodes=max(machine.num_nodes, self.num_nodes))
         periods = 1 if self.period == 1 else 2 * self.period
@@ -66,7 +68,7 @@ class RunOrder(JobQuestion):
         )
 
     def decided(self) -> "RunOrder":
-        """The same run with what its strategy chose."""
+        """Return the same run with the choices of its strategy."""
         job = self.scenario().job()
         return replace(
             self,
@@ -82,27 +84,29 @@ class RunOrder(JobQuestion):
         return self.by.count(By.DEVICES.value)
 
     def with_split(self, num_to_devices: int) -> "RunOrder":
-        """The same run of which the devices sum the first gradients and the workers the others."""
+        """Return the same run in which devices sum the first gradients and workers the others."""
         by = first_to_devices(num_to_devices, len(self.by)).by
         return replace(self, by=tuple(each.value for each in by))
 
     def job(self) -> Job:
-        """The job as decided."""
+        """Return the job as decided."""
         decided = Round(by=tuple(map(By, self.by)), hold_back=self.is_held_back)
         return self.scenario().job_of(self.facts, decided)
 
     def decide(self) -> Decide | None:
-        """How facts and rounds are chosen from what is measured; None for a strategy that measures nothing."""
+        """Return the function that chooses facts and rounds by measurements; None if nothing is measured."""
         strategy = self.scenario().strategy
         return self.scenario().decide if strategy.probes and strategy.uses_devices else None
 
     def gpu_of(self, worker: int) -> int | None:
-        """Where a worker's gradients lie; None on the host."""
+        """Return the GPU on which a worker's gradients lie; None on the host."""
         return worker % self.num_gpus if self.num_gpus else None
 
     def partition(self, job: Job) -> PartitionTable:
-        """Workers first, then devices, all on the one host that there is: it has the memory that all map, and
-        tables and links keep the modelled nodes apart."""
+        """Return the partition: workers first, then devices, all on the one host that there is.
+
+        It has the memory that all map, and tables and links keep the modelled nodes apart.
+        """
         roles = [Role.WORKER] * self.num_workers + [Role.MEMORY_DEVICE] * max(1, self.num_devices)
         places = tuple(
             RankPlace(
@@ -120,10 +124,10 @@ class RunOrder(JobQuestion):
 
 
 def order_json(order: RunOrder) -> str:
-    """An order as JSON."""
+    """Return an order as JSON."""
     return json.dumps(asdict(order))
 
 
 def parse_run_order(text: str) -> RunOrder:
-    """What `order_json` wrote."""
+    """Return the order of text that `order_json` wrote."""
     return from_mapping(RunOrder, json.loads(text), lambda _: "the order of an emulated run")

@@ -113,14 +113,14 @@ class _Replay:
         self._joints = JointCalls(self._engine, job.site, job.placement.cluster.worker_nodes, self._on_ended)
         self._programs = [deque(program) for program in programs]
         self._names: dict[int, tuple[int, str]] = {}
-        """By number of a call its worker and name."""
+        """Worker and name of each call, by its number."""
         self._under_way: Counter[tuple[int, str]] = Counter()
         self._awaited: dict[int, str] = {}
-        """By worker the name of what it waits for."""
+        """Name of the call that each worker waits for."""
         self._begun_s: list[list[float]] = [[] for _ in programs]
 
     def run(self) -> list[list[float]] | None:
-        """Return by worker the seconds at which its iterations began; None where somebody waits for ever."""
+        """Return by worker the seconds at which its iterations began; None if one of them waits for ever."""
         for worker in range(len(self._programs)):
             self._engine.at(0.0, partial(self._go_on, worker))
         self._engine.run()

@@ -94,11 +94,11 @@ class _Pass:
         """`num_near`: workers of a node."""
         self._num_workers, self._num_near = num_workers, num_near
         self.nbytes: dict[str, int] = {}
-        """By unit, in forward order."""
+        """Bytes by unit, in forward order."""
         self.is_trained: dict[str, bool] = {}
         self.slots: list[_Slot] = []
         self.computed_s: list[float] = []
-        """By wait: which unit computes after it, and for how long until the next."""
+        """Unit that computes after each wait, and the seconds until the next."""
         self.agreements: list[Push] = []
         """Calls that are of no unit: see [Note: agreements]."""
         calls = [push for push in log.pushes if row.begin_s <= push.at_s < row.end_s]

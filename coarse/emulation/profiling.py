@@ -20,7 +20,7 @@ WAYS = {"push": FabricPort.PUSH, "pull": FabricPort.PULL, "devices": FabricPort.
 
 
 class EmulatedProfiler:
-    """One worker's part; all workers measure alike, each volley by the worker that owns it, and all hear of it."""
+    """Profiler of one worker; all workers measure together, each volley by the worker that owns it."""
 
     def __init__(self, comm: MPI.Comm, link: DeviceLink, box: EmulatedMailbox) -> None:
         """`comm` is the workers'; nothing else may be under way between them."""
@@ -30,12 +30,12 @@ class EmulatedProfiler:
         self._spent_s = 0.0
 
     def carry_out(self, measuring: Measuring[Result]) -> tuple[Result, float]:
-        """What it comes to, and the emulated seconds that the volleys took, one after the other."""
+        """Return the result, and the emulated seconds that the volleys took, one after the other."""
         self._spent_s = 0.0
         return drive(measuring, self._measure), self._spent_s
 
     def agree_on(self, decide: Decide) -> Decide:
-        """The same decision, made by worker 0 for all."""
+        """Return the same decision, made by worker 0 for all."""
 
         def agreed(job: Job) -> Job:
             text = b""

@@ -15,7 +15,7 @@ from coarse.simulation.job import Job
 _NUM_SAMPLES = 6
 """Points that are drawn beside the two ends."""
 _MOST_WORKERS = 16
-"""With more, simulations take long: none is made."""
+"""Most workers for which ranges are simulated; with more, simulations take long."""
 Replay = Callable[[Job, float], "OwnStep | str"]
 """(job, factor on all compute) -> its last steps; or why not."""
 

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
 
 
 def run_rank(order: RunOrder) -> dict[str, object] | None:
-    """This rank's part of a run: what worker 0 has to report; None on all other ranks."""
+    """Run this rank's part, and return what worker 0 has to report; None on all other ranks."""
     job = order.job()
     pool = {} if order.checked_pool is None else {"pool": {"path": order.checked_pool, "coherence": "checked"}}
     rank = EmulatedRank(job, order.partition(job), decide=order.decide(), settings=pool)

@@ -35,8 +35,10 @@ from coarse.transport.node import NodeShare
 
 
 def shared_files(world: MPI.Comm, root: int, name: str, count: int) -> list[Path]:
-    """Make files in a rank's memory, and open them on all: the paths are this process's own, and end with their
-    descriptors."""
+    """Make files in a rank's memory, and open them on all.
+
+    The paths are this process's own, and end with their descriptors.
+    """
     owner = np.zeros(1 + count, np.int64)
     if world.Get_rank() == root:
         owner[:] = os.getpid(), *(os.memfd_create(f"coarse-emulated-{name}", 0) for _ in range(count))
@@ -52,35 +54,35 @@ class EmulatedParts(LiveParts):
     """A rank's parts in emulated time; one host, however many nodes the machine has."""
 
     job: Job
-    """As decided last."""
+    """Job as decided last."""
 
     def __init__(self, job: Job | None, partition: PartitionTable | None, *, decide: Decide | None) -> None:
         """None where they follow from a configuration: then a part of this class makes them."""
         if job is not None:
             self.job = job
         self.fabric: FabricChild | None = None
-        """Of worker 0, which starts it."""
+        """Fabric process of worker 0, which starts it."""
         self.box: EmulatedMailbox | None = None
-        """Of a worker."""
+        """Mailbox of a worker."""
         self.memories: Mapping[int, DeviceMemory] = {}
         self.profiler: EmulatedProfiler | None = None
         self.adaptation: Adaptation | None = None
-        """Of a worker whose job measures its tables."""
+        """Adaptation of a worker whose job measures its tables."""
         self.start_profile_s = 0.0
         """Emulated seconds for which all was measured before the first iteration."""
         self.measured_facts: tuple[Facts, ...] = ()
-        """What came out then, of all clients."""
+        """Facts of all clients that came out then."""
         self._wanted_partition = partition
         self._decide = decide
         self._control = memoryview(b"")
         self._fabric_process = -1
 
     def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
-        """See LiveParts: the job's."""
+        """Return the job's strategy."""
         return self.job.strategy
 
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
-        """See LiveParts: the job's."""
+        """Return the job's partition."""
         wanted = self._wanted_partition
         assert wanted is not None
         if len(wanted.places) != world.Get_size():
@@ -91,14 +93,14 @@ class EmulatedParts(LiveParts):
         return wanted
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
-        """See LiveParts: planned by the modelled nodes, while all ranks are on this host."""
+        """Return the placement, planned by the modelled nodes, while all ranks are on this host."""
         modelled = self.job.placement.cluster
         if not modelled.num_devices:
             return super().placement(partition, config, strategy)
         return replace(super().placement(partition, config, strategy), modelled=modelled)
 
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
-        """See LiveParts; worker 0 starts the fabric, for which the mailboxes' segment has an endpoint more."""
+        """Return the node's share; worker 0 starts the fabric, for which the segment has one more endpoint."""
         share = super().share(at, opened)
         self.memories = share.memories
         nbytes = control_bytes(len(at.placement.ranks) + 1)
@@ -126,11 +128,11 @@ class EmulatedParts(LiveParts):
         )
 
     def device_hosts(self, at: Opening) -> tuple[int, ...]:
-        """See LiveParts: the modelled nodes."""
+        """Return the modelled nodes of the devices."""
         return self.job.placement.device_nodes
 
     def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
-        """See LiveParts: what announces bytes goes through the fabric."""
+        """Return the mailbox, whose announcements of bytes go through the fabric."""
         ranks = at.placement.ranks
         fabric = len(ranks)
         peers = tuple(e for e in range(fabric) if e != endpoint)
@@ -150,7 +152,7 @@ class EmulatedParts(LiveParts):
         return box
 
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
-        """See LiveParts: sums and chunks take as long as the links and the adder's rate say."""
+        """Return the service; sums and chunks take as long as the links and the adder's rate say."""
         assert isinstance(mailbox, EmulatedMailbox)
         return EmulatedService(
             protocol,
@@ -163,11 +165,13 @@ class EmulatedParts(LiveParts):
         )
 
     def ease(self, at: Opening, client: Client) -> None:
-        """See LiveParts: nothing, for bytes that are not pushed, and answers that nobody waits for, take no emulated
-        time."""
+        """Change nothing.
+
+        Bytes that are not pushed, and answers that are not waited for, take no emulated time.
+        """
 
     def facts(self, at: Opening, client: Client) -> Facts:
-        """See LiveParts: the job's, measured by all workers when they first profile."""
+        """Return the job's facts, measured by all workers when they first profile."""
         if self._decide is not None and self.adaptation is None:
             assert self.box is not None
             self.profiler = EmulatedProfiler(at.workers, client.link, self.box)
@@ -188,7 +192,7 @@ class EmulatedRank:
         decide: Decide | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """With `decide`, by which worker 0 decides anew for all, tables are measured and not the job's own.
+        """Open a rank. With `decide`, by which worker 0 decides anew for all, tables are measured.
 
         `settings` add to the configuration that follows from the job.
         """
@@ -204,7 +208,7 @@ class EmulatedRank:
         return None if self.parts.fabric is None else self.parts.fabric.take_report()
 
     def look(self, iteration: int) -> Profile:
-        """Measure again, with nothing under way; all workers alike, at one emulated time.
+        """Measure again, with nothing under way, on all workers at one emulated time.
 
         The parts' `job` is decided anew where links have changed. Its tables are used once the runtime's `profile` has
         been called.

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What the fabric process is told on its standard input, as JSON: links, paths, processes and changes."""
+"""Order of the fabric process on its standard input, as JSON: links, paths, processes and changes."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class FabricOrder:
     site: Site
     run: str
     process_ids: tuple[int, ...]
-    """Of every endpoint."""
+    """Process of each endpoint."""
     worker_nodes: tuple[int, ...]
     """Nodes of the modelled machine on which the workers are, who are the first endpoints."""
     rate_changes: tuple[RateChange, ...] = ()
@@ -26,7 +26,7 @@ class FabricOrder:
 
 
 def order_text(order: FabricOrder) -> str:
-    """An order as JSON."""
+    """Return an order as JSON."""
     site = order.site
     links = [(link.name, link.latency_s, link.bytes_per_s, link.table) for link in site.links]
     ways = {way: [[*ends, list(path)] for ends, path in getattr(site, way).items()] for way in _WAYS}
@@ -45,7 +45,7 @@ def order_text(order: FabricOrder) -> str:
 
 
 def parse_order(text: str) -> FabricOrder:
-    """What `order_text` wrote."""
+    """Return the order of text that `order_text` wrote."""
     found = json.loads(text)
     links = tuple(
         Link(

@@ -22,15 +22,17 @@ class LastIterations:
     """A window of emulated time, and all that happened within it."""
 
     def __init__(self, logs: Sequence[Logged], iterations: Sequence[Iteration], recent: Sequence[Charged]) -> None:
-        """`iterations`: counted ones of all workers, at least one."""
+        """Start with the counted iterations of all workers, at least one."""
         own = [row for row in iterations if row.worker == iterations[0].worker][-_MOST_DRAWN:]
         self._begin_s, self._end_s = own[0].begin_s, own[-1].end_s
         self._logs = logs
         self._recent = recent
 
     def timeline(self, title: str) -> dict[str, Any]:
-        """Return plain values that `coarse report` draws: a row for each worker, and for each thing that it or a device
-        moves."""
+        """Return plain values that `coarse report` draws: rows of each worker and of its transfers.
+
+        Transfers of devices have rows, too.
+        """
         rows: dict[str, list[_Span]] = {
             f"worker {worker}": [*self._phases(log)] for worker, log in enumerate(self._logs)
         }
@@ -65,7 +67,7 @@ class LastIterations:
         write_merged([*traces.values()], path)
 
     def _phases(self, log: Logged) -> Iterator[_Span]:
-        """Waits, and between them compute."""
+        """Yield waits, and between them compute."""
         at_s = self._begin_s
         for begin_s, end_s in log.exposed:
             if end_s > self._begin_s and begin_s < self._end_s:

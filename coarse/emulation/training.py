@@ -211,7 +211,7 @@ class _Begun:
         """Those of which this worker waits for the sum."""
 
     def on_summed(self, place: int, _: float) -> None:
-        """This worker has the sum of a place."""
+        """Note that this worker has the sum of a place."""
         self.under_way.remove(place)
 
 

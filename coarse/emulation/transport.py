@@ -1,4 +1,4 @@
-"""What devices send one another in emulated time: bytes go as live, and count once the links would be through.
+"""Messages between devices in emulated time: bytes go as live, and count once the links would be through.
 
 The fabric carries a token for each message. A message is handed on when bytes and token have both come and, where it is
 a chunk that is to be added, when the device's adder has added it.
@@ -32,7 +32,7 @@ class _Message(NamedTuple):
 
 
 class EmulatedTransport:
-    """See DeviceTransport: one device's messages to the others."""
+    """Transport of one device's messages to the others (DeviceTransport)."""
 
     def __init__(self, carrier: DeviceTransport, proxy: ProxyProtocol, box: EmulatedMailbox) -> None:
         """`carrier` moves the bytes; `proxy` says which chunks are added."""
@@ -54,7 +54,7 @@ class EmulatedTransport:
         box.on_message = self._on_token
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
-        """See DeviceTransport: with a token through the fabric. A ring's chunk travels without its header."""
+        """Send a message, with a token through the fabric. A ring's chunk travels without its header."""
         self._carrier.send(device, tag, payload)
         box, nbytes, priority, way = self._box, payload.nbytes, 0, FabricPort.MESSAGES
         if tag == Tag.RING:
@@ -76,7 +76,7 @@ class EmulatedTransport:
             self._charged = None
 
     def poll(self) -> Iterator[Arrival]:
-        """See DeviceTransport: what is done with a message begins at its emulated time."""
+        """Yield messages that have come; actions on one begin at its emulated time."""
         for arrival in self._carrier.poll():
             source = arrival[0]
             number = self._num_come[source] = self._num_come.get(source, -1) + 1
@@ -94,30 +94,30 @@ class EmulatedTransport:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a send is under way, or a message has half come."""
+        """True if a send is under way, or a message has half come."""
         return self._carrier.is_busy or bool(self._told or self._come)
 
     @property
     def has_unwritten(self) -> bool:
-        """See DeviceTransport."""
+        """True if messages wait to be sent (`DeviceTransport.has_unwritten`)."""
         return self._carrier.has_unwritten
 
     @property
     def sent_bytes(self) -> list[int]:
-        """See DeviceTransport."""
+        """Number of bytes sent, by device."""
         return self._carrier.sent_bytes
 
     @property
     def received_bytes(self) -> list[int]:
-        """See DeviceTransport."""
+        """Number of bytes received, by device."""
         return self._carrier.received_bytes
 
     def take_lost(self) -> list[int]:
-        """See DeviceTransport."""
+        """Return the devices that were lost (`DeviceTransport.take_lost`)."""
         return self._carrier.take_lost()
 
     def close(self) -> None:
-        """See DeviceTransport."""
+        """Close the transport (`DeviceTransport.close`)."""
         self._carrier.close()
 
     def _on_token(self, delivery: FabricDelivery) -> None:
@@ -130,7 +130,7 @@ class EmulatedTransport:
             self._box.hold(delivery.due_s)
 
     def _take_in(self, arrival: Arrival, due_s: float) -> None:
-        """A message is here; one that is added has to be added first."""
+        """Take in a message that is here; one that is added has to be added first."""
         _, tag, payload = arrival
         if tag == Tag.RING and self._proxy.adds(_header(payload)):
             device, nbytes = self._proxy.device, payload.nbytes - RING_HEADER_BYTES

@@ -13,7 +13,7 @@ from coarse.proxy.reduce_run import Add, Move, ReduceRun
 
 
 class EmulatedWork:
-    """See coarse.proxy.work.Work: each sum waits for its bytes' ways and for the adder."""
+    """Work of an emulated device (coarse.proxy.work.Work): each sum waits for its bytes' ways and for the adder."""
 
     def __init__(self, device: int, box: EmulatedMailbox) -> None:
         self._device = device
@@ -22,7 +22,7 @@ class EmulatedWork:
         """Sums whose turn has come, and when; those times are held."""
 
     def give(self, work: ReduceWork) -> None:
-        """See Work: it begins at the time of what is being done."""
+        """Give work, which begins at the time of what is being done."""
         if isinstance(work, Reduce):
             run = ReduceRun(self._device, work)
             self._follow(work, run, run.begin(), self._box.at_s())
@@ -30,7 +30,7 @@ class EmulatedWork:
             self._add(cost_of(INSTRUCTION_COSTS, work, 0).amount, partial(self._end, work), self._box.at_s())
 
     def take(self) -> ReduceWork | None:
-        """See Work."""
+        """Take work that is over (`Work.take`)."""
         if not self._ready:
             return None
         due_s, work = self._ready.popleft()
@@ -38,7 +38,7 @@ class EmulatedWork:
         return work
 
     def wall_s_until_next(self) -> float | None:
-        """See Work: what comes, comes by the mailbox."""
+        """Return None: the end of work comes by the mailbox."""
         return None
 
     def _follow(self, work: Reduce, run: ReduceRun, steps: list[Move] | list[Add], at_s: float) -> None:
