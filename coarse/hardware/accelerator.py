@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a training iteration needs of a GPU's memory, row by row, and whether it fits.
+"""Account of a GPU's memory in a training iteration, row by row, and whether it fits.
 
 Counted: parameters, gradients and optimizer states (Rajbhandari et al. 2020, "ZeRO", section 3.1: 16 bytes per
 parameter with Adam, in fp32 as in mixed precision), and activations (`models`, [Note: saved for backward]).
@@ -33,7 +33,7 @@ _FP32_BYTES = 4
 
 
 class Optimizer(enum.StrEnum):
-    """What steps the parameters."""
+    """Optimizer that steps the parameters."""
 
     SGD = "sgd"
     SGD_MOMENTUM = "sgd-momentum"
@@ -52,11 +52,11 @@ class Optimizer(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """What a framework adds to the arithmetic; see [Note: labelled assumptions of memory]."""
+    """Additions of a framework to the arithmetic ([Note: labelled assumptions of memory])."""
 
     kernels: Kernels
     has_early_products: bool
-    """Whether parts of the optimizer's step may run beside backward and keep their results."""
+    """True if parts of the optimizer's step may run beside backward and keep their results."""
     overhead_bytes: int = GIB
 
     def __post_init__(self) -> None:
@@ -76,14 +76,14 @@ FUSED_FRAMEWORK = Framework(kernels=Kernels.FUSED, has_early_products=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What is trained and how, apart from the batch."""
+    """Model that is trained, and the settings of its training, apart from the batch."""
 
     model: Model
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.ADAM
     framework: Framework = GRAPH_FRAMEWORK
     states_on_device: bool = False
-    """Whether optimizer states and master parameters live in memory devices (COARSE III) instead of the GPU."""
+    """True if optimizer states and master parameters live in memory devices (COARSE III) instead of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class MemoryAccount:
 
 
 def account(training: Training, batch: int) -> MemoryAccount:
-    """The memory that a batch needs."""
+    """Return the memory that a batch needs."""
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
     model, precision, kernels = training.model, training.precision, training.framework.kernels
@@ -142,7 +142,7 @@ def _states(training: Training) -> tuple[MemoryRow, ...]:
 
 
 def require_fit(training: Training, batch: int, capacity_bytes: int) -> MemoryAccount:
-    """The account of a batch; CapacityError where it exceeds the capacity."""
+    """Return the account of a batch; CapacityError if it exceeds the capacity."""
     needed = account(training, batch)
     if needed.total_bytes <= capacity_bytes:
         return needed
@@ -159,7 +159,7 @@ def require_fit(training: Training, batch: int, capacity_bytes: int) -> MemoryAc
 
 
 def max_batch(training: Training, capacity_bytes: int) -> int:
-    """The largest batch that fits, 0 where none does."""
+    """Return the largest batch that fits, 0 if none does."""
     one_bytes = account(training, 1).total_bytes
     per_sample_bytes = account(training, 2).total_bytes - one_bytes
     if per_sample_bytes == 0:

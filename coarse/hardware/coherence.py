@@ -31,10 +31,12 @@ class Coherence:
     where latency is hidden, however long."""
     store_outstanding_bytes: float | None = None
     software_flush_bytes_per_s: float | None = None
-    """How fast lines are flushed or invalidated. Software keeps the memory coherent where this or the latency is
-    stated; the other is then no limit."""
+    """Rate at which lines are flushed or invalidated.
+
+    Software keeps the memory coherent where this or the latency is stated; the other is then no limit.
+    """
     software_flush_latency_s: float | None = None
-    """From the last flush until it is done, once an access."""
+    """Seconds from the last flush until it is done, once an access."""
 
     def __post_init__(self) -> None:
         for key in ("load_bytes_per_s", "store_bytes_per_s"):
@@ -49,11 +51,11 @@ class Coherence:
 
     @property
     def is_by_software(self) -> bool:
-        """Whether flushes keep the memory coherent."""
+        """True if flushes keep the memory coherent."""
         return self.software_flush_bytes_per_s is not None or self.software_flush_latency_s is not None
 
     def slowdown(self, num_sharers: int) -> float:
-        """How many times longer an access takes where `num_sharers` share the memory."""
+        """Return the number of times that an access takes longer where `num_sharers` share the memory."""
         return 1.0 if self.is_by_software else 1 + self.sharer_growth * (num_sharers - 1)
 
     def wires(self, num_sharers: int) -> tuple[Wire, ...]:

@@ -20,11 +20,11 @@ from coarse.hardware.machine import Accelerator, Machine
 from coarse.hardware.models import Model, Precision
 
 FORWARD_SHARE = 1 / 3
-"""Of an iteration; backward's FLOPs are twice those of forward."""
+"""Share of forward in an iteration; backward's FLOPs are twice those of forward."""
 
 
 class Basis(enum.StrEnum):
-    """What a number rests on."""
+    """Basis of a number."""
 
     SOURCE = "source"
     """Published measurements of this very case."""
@@ -33,9 +33,9 @@ class Basis(enum.StrEnum):
     ASSUMPTION = "assumption"
     """Scaled from another GPU, or from a batch outside of what was measured."""
     MEASURED = "measured"
-    """By whoever made the profile."""
+    """Number that the profile's maker measured."""
     TRACED = "measured in trace"
-    """The times of a step that somebody traced."""
+    """Times of a step in a trace."""
     SIMULATED_TRACE = "simulated in trace"
     """The times of a step that coarse had predicted."""
 
@@ -83,7 +83,7 @@ PUBLISHED = (
     Throughput("v100", "bert-large", _FP16, 2, 18.97, Basis.SOURCE, f"{_BERT_README}: V100 16 GB"),
     Throughput("v100", "bert-large", _FP16, 4, 19.46, Basis.SOURCE, f"{_BERT_README}: V100 16 GB"),
 )
-"""Of one GPU alone; each row names where it was published."""
+"""Throughputs of one GPU alone; each row names its publication."""
 
 TENSORFLOW_BERT = tuple(
     Throughput("v100", "bert-large", precision, batch, rate, Basis.SOURCE, _TF_BERT_README.format(container))
@@ -92,7 +92,7 @@ TENSORFLOW_BERT = tuple(
         ("19.03", _FP16, 3, 14.86), ("21.02 (TensorFlow 2)", _FP32, 3, 9.85), ("21.02 (TensorFlow 2)", _FP16, 6, 39.10),
     )
 )  # fmt: skip
-"""The same model by TensorFlow, which COARSE used, of three containers; no container is said to be COARSE's."""
+"""Throughputs of the same model by TensorFlow, which COARSE used, of three containers; COARSE names none."""
 
 PEAK_FLOPS_PER_S = {("v100", _FP32): 15.7e12, ("p100", _FP32): 9.3e12, ("v100", _FP16): 125e12}
 """Vendors' data sheets: V100 SXM2, which was measured, and the P100 of PCIe, which SDSC has (COARSE Table I)."""
@@ -108,7 +108,7 @@ measured by NVIDIA with one container, TensorFlow 20.06. A T4 is half a V100 by 
 
 
 def scaled_from_v100(rows: Sequence[Throughput]) -> Iterator[Throughput]:
-    """BERT-large's rows for GPUs that nobody published them for."""
+    """Yield BERT-large's rows for GPUs without published ones."""
     for row in rows:
         if (row.gpu, row.model) != ("v100", "bert-large"):
             continue
@@ -140,7 +140,7 @@ class ComputeProfile:
     basis: Basis
     source: str
     factors: tuple[float, float] | None = None
-    """How many times as long they may be at least and at most; None: as those of most jobs (hardware.intervals)."""
+    """Number of times as long as they may be, at least and at most; None: as of most jobs (hardware.intervals)."""
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s) > 0:
@@ -154,7 +154,7 @@ class ComputeProfile:
             raise ConfigError(f"the times of {self.model} on {self.gpu} must be finite and at least 0")
 
     def slowed(self, factor: float) -> "ComputeProfile":
-        """The same times, so many times as long."""
+        """Return the same times, so many times as long."""
         forward_s, backward_s = (tuple(factor * each for each in times) for times in (self.forward_s, self.backward_s))
         return replace(self, forward_s=forward_s, backward_s=backward_s)
 
@@ -172,7 +172,7 @@ class ComputeProfile:
 def compute_profile(
     model: Model, gpu_name: str, batch: int, precision: Precision, known: Sequence[Throughput] = THROUGHPUTS
 ) -> ComputeProfile:
-    """The times of a model on a named GPU ("V100", "Tesla T4 16GB"), from what is published of it."""
+    """Return the times of a model on a named GPU ("V100", "Tesla T4 16GB"), from what is published of it."""
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
     words = set(re.findall(r"[a-z0-9]+", gpu_name.lower()))
@@ -193,7 +193,7 @@ def compute_profile(
 def split_iteration(
     model: Model, iteration_s: float, *, gpu: str, batch: int, precision: Precision, basis: Basis, source: str
 ) -> ComputeProfile:
-    """An iteration's seconds split over passes and layers by FLOPs."""
+    """Return an iteration's seconds split over passes and layers by FLOPs."""
     shares = [layer.flops_per_sample / model.flops_per_sample for layer in model.layers]
     return ComputeProfile(
         gpu=gpu,
@@ -209,8 +209,10 @@ def split_iteration(
 
 
 PEAK_SHARE = 0.3
-"""Of a GPU's peak that a model is taken to attain where nothing is published of it: an assumption, about the
-mean of what the rows of PUBLISHED attain."""
+"""Share of a GPU's peak that a model is taken to attain where nothing is published of it.
+
+It is an assumption, about the mean of what the rows of PUBLISHED attain.
+"""
 PUBLISHED_SHARES = (0.11, 0.58)
 """The least and the most of it: BERT-large in fp16 on a V100, ResNet-50 in fp32 on a P100."""
 
@@ -218,7 +220,7 @@ PUBLISHED_SHARES = (0.11, 0.58)
 def profile_at_peak_share(
     model: Model, accelerator: Accelerator, batch: int, precision: Precision, peak_share: float | None
 ) -> ComputeProfile:
-    """The times of three times forward's FLOPs at a share of a GPU's peak, by default PEAK_SHARE.
+    """Return the times of three times forward's FLOPs at a share of a GPU's peak, by default PEAK_SHARE.
 
     Raises:
         ConfigError: a share outside of (0, 1].
@@ -245,8 +247,10 @@ def _share(peak_share: float | None) -> float:
 
 
 def share_factors(peak_share: float | None) -> tuple[float, float] | None:
-    """Return how many times as long operations take at the most and the least that is attained; None of a share that is
-    asked for."""
+    """Return the numbers of times as long that operations take at the most and the least that is attained.
+
+    None for a share that is asked for.
+    """
     if peak_share is not None:
         return None
     least, most = PUBLISHED_SHARES
@@ -258,7 +262,7 @@ def _peak(accelerator: Accelerator, precision: Precision) -> float:
 
 
 def _at_share(accelerator: Accelerator, precision: Precision, peak_share: float | None) -> str:
-    """What operations take their seconds by."""
+    """Return text on the assumption by which operations take their seconds."""
     least, most = PUBLISHED_SHARES
     why = f"the default, where published trainings attain {least} to {most}" if peak_share is None else "as asked"
     peak = _peak(accelerator, precision)
@@ -268,7 +272,7 @@ def _at_share(accelerator: Accelerator, precision: Precision, peak_share: float 
 def profile_of_iteration(
     model: Model, iteration_s: float, *, gpu: str, batch: int, precision: Precision
 ) -> ComputeProfile:
-    """The times of an iteration whose seconds a user measured.
+    """Return the times of an iteration whose seconds a user measured.
 
     Raises:
         ConfigError: seconds that are not a finite number above 0.
@@ -293,7 +297,7 @@ def profile_of_step(
     model: Model, forward_s: Sequence[float], backward_s: Sequence[float], *, gpu: str, batch: int,
     precision: Precision, basis: Basis, source: str, iteration_s: float | None = None,
 ) -> ComputeProfile:  # fmt: skip
-    """The times of a step that was traced, by layer; scaled to an iteration's seconds, where a user measured them.
+    """Return the times of a step that was traced, by layer; scaled to an iteration's seconds, if a user measured them.
 
     Raises:
         ConfigError: seconds that are not a finite number above 0, or a step that took none.
@@ -323,7 +327,7 @@ def profile_of_operations(
     model: Model, forward: Sequence[float], backward: Sequence[float], accelerator: Accelerator, *, batch: int,
     precision: Precision, peak_share: float | None, source: str,
 ) -> ComputeProfile:  # fmt: skip
-    """The times of operations that a trace counts, by layer, at a share of a GPU's peak, by default PEAK_SHARE.
+    """Return the times of operations that a trace counts, by layer, at a share of a GPU's peak (default: PEAK_SHARE).
 
     Raises:
         ConfigError: a share outside of (0, 1].
@@ -361,12 +365,12 @@ def _iteration_s(rows: Sequence[Throughput], batch: int) -> tuple[float, Basis, 
 
 
 def profile_json(profile: ComputeProfile) -> str:
-    """A profile as text, for `parse_profile`."""
+    """Return a profile as text, for `parse_profile`."""
     return json.dumps(asdict(profile), indent=1)
 
 
 def parse_profile(text: str, *, where: str) -> ComputeProfile:
-    """The profile that `profile_json` wrote, or that somebody measured; `where` is named in errors."""
+    """Return the profile of a text by `profile_json`, or by a user who measured; `where` is named in errors."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
@@ -404,7 +408,7 @@ _REFERENCE_GPU = "v100"
 
 
 def profile_for(model: Model, machine: Machine, gpu: str | None, batch: int, precision: Precision) -> ComputeProfile:
-    """The compute times of a named GPU, or of the machine's own.
+    """Return the compute times of a named GPU, or of the machine's own.
 
     Where nothing is published of the machine's own accelerator, it is taken to use as much of its peak as
     V100 does: an assumption, and labelled as one.

@@ -17,7 +17,7 @@ from coarse.hardware.quantities import require_positive
 
 
 class Activation(enum.Enum):
-    """Of the feed-forward layer; (inner vectors that fused kernels keep, that separate ones keep beyond those)."""
+    """Activation of the feed-forward layer; (vectors that fused kernels keep, further ones that others keep)."""
 
     RELU = (1, 0)
     SMOOTH = (2, 2)
@@ -26,7 +26,7 @@ class Activation(enum.Enum):
 
 
 class Norm(enum.IntEnum):
-    """How many vectors a normalisation learns."""
+    """Normalisation; its value is the number of vectors that it learns."""
 
     PLAIN = 0
     RMS = 1
@@ -46,7 +46,7 @@ class Experts:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """How deep and how wide, and which switches differ between the families."""
+    """Depth and width of a decoder, and switches that differ between the families."""
 
     num_layers: int
     hidden: int
@@ -58,25 +58,25 @@ class DecoderShape:
     positions: int
     """The longest sequence."""
     num_position_rows: int = 0
-    """Of a learned table; 0 where positions are rotated into queries and keys."""
+    """Number of rows of a learned table; 0 where positions are rotated into queries and keys."""
     embedding_width: int = 0
-    """Of a token; 0: as wide as the model. Two matrices lead from one width to the other (opt-350m)."""
+    """Width of a token; 0: that of the model. Two matrices lead from one width to the other (opt-350m)."""
     activation: Activation = Activation.SMOOTH
     norm: Norm = Norm.LAYER
     has_final_norm: bool = True
     is_qkv_fused: bool = False
-    """Whether queries, keys and values come from one matrix."""
+    """True if queries, keys and values come from one matrix."""
     has_qkv_bias: bool = True
     has_out_bias: bool = True
     has_mlp_bias: bool = True
     has_dropout: bool = True
     """Behind embeddings, attention and feed-forward layers."""
     has_own_head: bool = False
-    """Whether the head has a matrix of its own; else it multiplies by the tokens' table."""
+    """True if the head has a matrix of its own; else it multiplies by the tokens' table."""
     query_key_norms: tuple[int, int] = (0, 0)
     """Numbers by which queries and keys are normalised; 0: they are not."""
     experts: Experts | None = None
-    """In all blocks; `intermediate` is then an expert's."""
+    """Experts in all blocks; `intermediate` is then an expert's."""
     window: int = 0
     """Tokens that one attends to at most; 0: all of the sequence."""
 
@@ -89,22 +89,22 @@ class DecoderShape:
 
     @property
     def token_width(self) -> int:
-        """Of the tokens' table."""
+        """Width of the tokens' table."""
         return self.embedding_width or self.hidden
 
     @property
     def query_width(self) -> int:
-        """Of all heads' queries."""
+        """Width of all heads' queries."""
         return self.num_heads * self.head_width
 
     @property
     def key_width(self) -> int:
-        """Of all keys; values have as many numbers."""
+        """Width of all keys; values have as many numbers."""
         return self.num_key_value_heads * self.head_width
 
 
 def decoder(shape: DecoderShape, name: str, sequence: int) -> Model:
-    """A decoder of a shape on sequences of so many tokens, under a name."""
+    """Return a decoder of a shape on sequences of so many tokens, under a name."""
     if not 1 <= sequence <= shape.positions:
         raise ConfigError(
             f"{name} takes sequences of 1 to {shape.positions} tokens, got {sequence}; set --sequence", key="sequence"
@@ -134,7 +134,7 @@ def _layers(shape: DecoderShape, sequence: int) -> Iterator[Layer]:
 
 
 def _attention(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
-    """Keeps its input, what was normalised of it, Q, K, V and the context."""
+    """Return the attention layer, which keeps its input, its normalised input, Q, K, V and the context."""
     hidden, query, key = shape.hidden, shape.query_width, shape.key_width
     bias = shape.has_qkv_bias
     if shape.is_qkv_fused:
@@ -162,7 +162,7 @@ def _attention(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
 
 
 def _feed_forward(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
-    """Keeps its input, what was normalised of it, and the inner vectors."""
+    """Return the feed-forward layer, which keeps its input, its normalised input, and the inner vectors."""
     hidden, inner, bias = shape.hidden, shape.intermediate, shape.has_mlp_bias
     kept, unfused = shape.activation.value
     ups = ("gate", "up") if shape.activation is Activation.GATED else ("up",)
@@ -181,8 +181,11 @@ def _feed_forward(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
 
 
 def _mixture(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
-    """Keeps its input, what was normalised of it, the router's probabilities, and of each expert that a token goes
-    through the inner vectors and the outcome: an assumption."""
+    """Return the layer of a mixture of experts.
+
+    It keeps its input, its normalised input, the router's probabilities, and of each expert that a token goes through
+    the inner vectors and the outcome: an assumption.
+    """
     experts = shape.experts
     assert experts is not None
     hidden, inner, shared = shape.hidden, shape.intermediate, experts.shared_width
@@ -212,7 +215,7 @@ def _mixture(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
 
 
 def _head(shape: DecoderShape, sequence: int) -> Layer:
-    """Keeps its input, what was normalised of it, and the probabilities."""
+    """Return the head, which keeps its input, its normalised input, and the probabilities."""
     hidden, width, vocabulary = shape.hidden, shape.token_width, shape.vocabulary
     parameters = list(_norm("head.norm", shape)) if shape.has_final_norm else []
     projection = 0 if width == hidden else 2 * sequence * width * hidden

@@ -16,7 +16,7 @@ _NUM_OFFERED = 5
 
 
 class RateChange(NamedTuple):
-    """From a second of the run on, a link has another rate."""
+    """Change of a link's rate from a second of the run on."""
 
     at_s: float
     link: int
@@ -25,7 +25,7 @@ class RateChange(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Degradation:
-    """From `at_s` on, the links that match have `factor` times the rate that their machine gives them."""
+    """Degradation of the links that match to `factor` times their machine's rate, from `at_s` on."""
 
     link: str
     """A link's name, or a pattern with * and ? that several match."""
@@ -50,7 +50,7 @@ class Degradation:
 
 
 def parse_degradation(text: str) -> Degradation:
-    """A degradation as users write it: LINK=FACTOR@SECONDS; ConfigError for anything else."""
+    """Return a degradation as users write it: LINK=FACTOR@SECONDS; ConfigError for any other text."""
     rest, _, seconds = text.rpartition("@")
     link, _, factor = rest.rpartition("=")
     try:
@@ -63,7 +63,7 @@ def parse_degradation(text: str) -> Degradation:
 
 
 def rate_changes(links: Sequence[Link], degradations: Sequence[Degradation]) -> tuple[RateChange, ...]:
-    """What happens to which link, in order of time; of two at one time the later in the list counts."""
+    """Return the changes of links, in order of time; of two at one time the later in the list counts."""
     changes = [
         RateChange(each.at_s, link, links[link].bytes_per_s * each.factor)
         for each in degradations
@@ -73,7 +73,7 @@ def rate_changes(links: Sequence[Link], degradations: Sequence[Degradation]) -> 
 
 
 def at_share(link: Link, factor: float) -> Link:
-    """The link at a share of its rate; its times by size grow in proportion, its start-up stays."""
+    """Return the link at a share of its rate; its times by size grow in proportion, its start-up stays."""
     table = tuple((nbytes, seconds / factor) for nbytes, seconds in link.table)
     return replace(link, bytes_per_s=link.bytes_per_s * factor, table=table)
 

@@ -96,7 +96,7 @@ class Fabric:
         return self._ways.way(path).latency_s
 
     def next_s(self) -> float | None:
-        """When the next latency or transfer ends; never before `now_s`."""
+        """Return the time when the next latency or transfer ends; never before `now_s`."""
         when_s = self._next_s()
         return when_s if when_s < math.inf else None
 
@@ -124,7 +124,7 @@ class Fabric:
         return []
 
     def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
-        """From `at_s` on a link has another rate, and its times by size change in proportion."""
+        """Give a link another rate from `at_s` on; its times by size change in proportion."""
         if not self._now_s <= at_s < math.inf:
             raise ValueError(f"a link can change its rate from {self._now_s} s on, got {at_s} s")
         if not (math.isfinite(bytes_per_s) and bytes_per_s > 0):
@@ -150,7 +150,7 @@ class Fabric:
         return done + under_way
 
     def _next_s(self) -> float:
-        """When something happens next, all flows having rates by then; infinity where nothing does."""
+        """Return the time of the next event, all flows having rates by then; infinity if there is none."""
         if self._changed or self._fresh:
             self._share()
         events = self._events
@@ -185,7 +185,7 @@ class Fabric:
         _push(self._events, (when_s, entry, flow))
 
     def _stream(self, flow: _Flow) -> None:
-        """The latencies of a flow are over: it takes part in sharing."""
+        """Let a flow, whose latencies are over, take part in sharing."""
         self._fresh.append(flow)
         all_users, room, changed = self._users, self._room, self._changed
         draw = flow.draw = flow.way.draws.get(flow.piece) or self._new_draw(flow)
@@ -260,7 +260,7 @@ class Fabric:
                         self._set_rates(flows, self._fair_shares.rates([each.draw for each in flows], links))
 
     def _joined(self, first: _Flow) -> tuple[list[_Flow], list[int]]:
-        """The flows that tight links join to one, itself first, and these links."""
+        """Return the flows that tight links join to one, itself first, and these links."""
         tight = self._tight
         links = [link for link in first.draw.costs if tight[link]]
         flows, known, queued = [first], {first}, set(links)
@@ -276,8 +276,10 @@ class Fabric:
         return flows, links
 
     def _set_rates(self, flows: Sequence[_Flow], rates: Iterable[tuple[int, float]]) -> None:
-        """Give joined flows their rates (position, bytes per second) from now on: see [Note: due times] and
-        [Note: late begin]."""
+        """Give joined flows their rates (position, bytes per second) from now on.
+
+        See [Note: due times] and [Note: late begin].
+        """
         now_s, first_s, first = self._now_s, math.inf, []
         for position, rate in rates:
             flow = flows[position]

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How links that are wanted by several transfers are shared: weighted max-min fairness by progressive filling.
+"""Shares of links that several transfers want: weighted max-min fairness by progressive filling.
 
 Nobody's rate, by its weight, can be raised without lowering that of somebody who has no more (Bertsekas and
 Gallager, Data Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that nobody else uses.
@@ -54,7 +54,7 @@ _names: dict[tuple[object, ...], int] = {}
 
 
 def _named(draw: Draw) -> int:
-    """Give a draw the number, below 0, of those that are alike, until its costs change."""
+    """Give a draw the number, below 0, of all equal ones, until its costs change."""
     if len(_names) >= MAX_REMEMBERED_SHARES:
         _names.clear()
     draw.name = _names.setdefault((draw.cap, draw.weight, *draw.costs.items()), next(_numbers))
@@ -73,7 +73,7 @@ def max_min_rates(
     weights: Mapping[T, float],
     capacities: Mapping[int, float],
 ) -> dict[T, float]:
-    """The max-min fair rate of every transfer.
+    """Return the max-min fair rate of every transfer.
 
     `costs` says what a transfer takes of the capacity of each of its links for every byte per second. All rates
     rise together, in proportion to the weights; each round stops the transfers that have come to their caps, or
@@ -128,7 +128,7 @@ def _users_by_link(
 
 
 def _first_level(fills_at: list[tuple[float, int]], free: Mapping[int, float], rises: Mapping[int, float]) -> float:
-    """The level at which the next link is full; that link is then on top of the heap.
+    """Return the level at which the next link is full; that link is then on top of the heap.
 
     The heap may be out of date, but never too high: a link fills later when some of its transfers stop early.
     """

@@ -20,7 +20,7 @@ GPT_POSITIONS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class GptShape:
-    """How deep and how wide; heads change neither parameters nor, with fused attention, what backward keeps."""
+    """Depth and width of a GPT; heads change neither parameters nor, with fused attention, what backward keeps."""
 
     num_layers: int
     hidden: int
@@ -71,7 +71,7 @@ OPT_SHAPES = {
 
 
 def gpt_shape(name: str) -> GptShape:
-    """The shape of a name, or of LAYERSxHIDDENxHEADS such as 40x4800x40."""
+    """Return the shape of a name, or of LAYERSxHIDDENxHEADS such as 40x4800x40."""
     known_shapes = GPT_SHAPES | OPT_SHAPES
     if name in known_shapes:
         return known_shapes[name]
@@ -83,13 +83,13 @@ def gpt_shape(name: str) -> GptShape:
 
 
 def gpt(name: str, sequence: int) -> Model:
-    """A GPT of a name or a shape on sequences of so many tokens; see `gpt_shape`."""
+    """Return a GPT of a name or a shape on sequences of so many tokens (`gpt_shape`)."""
     return gpt_of(gpt_shape(name), name, sequence)
 
 
 @cache
 def gpt_of(shape: GptShape, name: str, sequence: int) -> Model:
-    """A GPT of a shape, under a name."""
+    """Return a GPT of a shape, under a name."""
     if not 1 <= sequence <= shape.positions:
         raise ConfigError(f"{name} takes sequences of 1 to {shape.positions} tokens, got {sequence}", key="sequence")
     layers = tuple(_layers(shape, sequence))
@@ -103,8 +103,10 @@ def adapter_numel(shape: GptShape, rank: int) -> int:
 
 
 def logit_bytes(precision: Precision) -> int:
-    """Bytes of one number that the head yields, as transformers' causal models keep it: itself, its shifted copy, its
-    log-probability, and two gradients."""
+    """Return the bytes of one number that the head yields, as transformers' causal models keep it.
+
+    They are itself, its shifted copy, its log-probability, and two gradients.
+    """
     return 5 * precision.itemsize
 
 
@@ -114,7 +116,7 @@ def logits_numel(sequence: int, vocabulary: int = GPT_VOCABULARY) -> int:
 
 
 def _layers(shape: GptShape, sequence: int) -> Iterator[Layer]:
-    """The head multiplies by the embedding's own weights, so it has but its normalisation."""
+    """Yield the layers; the head multiplies by the embedding's own weights, so it has but its normalisation."""
     hidden = shape.hidden
     tables = (("wte", shape.vocabulary), ("wpe", shape.positions))
     weights = tuple((f"{name}.weight", (rows, hidden)) for name, rows in tables)
@@ -130,7 +132,10 @@ def _layers(shape: GptShape, sequence: int) -> Iterator[Layer]:
 
 
 def _block(prefix: str, hidden: int, sequence: int) -> Layer:
-    """Keeps 16 sh numbers and 2 sh dropout decisions, 34 sh bytes in fp16; products: 12 h^2 and those of attention."""
+    """Return a block, which keeps 16 sh numbers and 2 sh dropout decisions, 34 sh bytes in fp16; 12 h^2 products.
+
+    The products of attention come on top.
+    """
     parameters = (
         *_pair(f"{prefix}.ln_1", (hidden,), hidden),
         *_pair(f"{prefix}.attn.c_attn", (hidden, 3 * hidden), 3 * hidden),

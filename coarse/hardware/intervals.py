@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What the numbers of a machine may be instead: intervals, draws from them, and the machines that they make.
+"""Intervals of a machine's numbers, draws from them, and the machines that they make.
 
 A machine file states intervals of its fields in a table `[intervals]`, in the units in which it states the fields.
 Every machine has four more: how fast it computes, all its rates together, all its latencies together, and how much
@@ -61,7 +61,7 @@ class Interval:
         return self.high if self.fast == self.low else self.low
 
     def at(self, share: float) -> float:
-        """From 0, the low end, to 1; even steps of the logarithm where that is possible."""
+        """Return the value at a share from 0, the low end, to 1; even steps of the logarithm if that is possible."""
         if self.low > 0:
             return float(self.low * (self.high / self.low) ** share)
         return self.low + share * (self.high - self.low)
@@ -107,7 +107,7 @@ def draws(intervals: Sequence[Interval], num_samples: int, seed: int = 0) -> Ite
 
 
 def machine_at(toml: TomlFile, values: Mapping[str, float], fixed: Mapping[str, Any] | None = None) -> Machine:
-    """The machine with inputs at other values; `fixed` are fields that somebody states, which no factor changes."""
+    """Return the machine with inputs at other values; a user states the `fixed` fields, which no factor changes."""
     fixed = dict(fixed or {})
     fields = {key: value for key, value in values.items() if key not in FACTORS and key not in fixed}
     if toml.values.get("intervals"):
@@ -118,7 +118,7 @@ def machine_at(toml: TomlFile, values: Mapping[str, float], fixed: Mapping[str, 
 
 
 def _scaled(toml: TomlFile, rates: float, latencies: float, kept: Collection[str]) -> TomlFile:
-    """The file with all rates and latencies of what carries bytes multiplied, but for those that are kept."""
+    """Return the file with all rates and latencies of wires and links multiplied, but for those that are kept."""
     values = copy.deepcopy(toml.values)
     for kind, name, table in _tables(values):
         for quantity in QUANTITIES.get(kind, ()):

@@ -78,7 +78,7 @@ class Link:
         return self.latency_s + self.streaming_s(nbytes)
 
     def rate_bytes_per_s(self, nbytes: int) -> float:
-        """The most that one transfer of this many bytes can draw."""
+        """Return the most that one transfer of this many bytes can draw."""
         if nbytes <= 0 or not self.table:
             return self.bytes_per_s
         return nbytes / self.streaming_s(nbytes)
@@ -103,7 +103,7 @@ def path_alone_s(links: Sequence[Link], nbytes: int) -> float:
 
 
 def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The points of a table in which more bytes take longer; the largest size stays."""
+    """Return the points of a table in which more bytes take longer; the largest size stays."""
     kept: list[tuple[int, float]] = []
     for nbytes, seconds in points:
         while kept and kept[-1][1] >= seconds:

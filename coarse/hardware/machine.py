@@ -54,15 +54,15 @@ class MemoryDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Disks:
-    """What keeps states beyond memory: disks of each worker's host, and those of an optimizer node (LuWu 4.1)."""
+    """Storage of states beyond memory: disks of each worker's host, and those of an optimizer node (LuWu 4.1)."""
 
     host_memory_bytes: int
-    """Of a worker's host."""
+    """Bytes of a worker's host's memory."""
     worker_bytes_per_s: float
-    """Of all disks of a worker, each way, both at once."""
+    """Rate of all disks of a worker, each way, both at once."""
     worker_capacity_bytes: int
     optimizer_bytes_per_s: float
-    """Of all disks of the optimizer node, each way, both at once."""
+    """Rate of all disks of the optimizer node, each way, both at once."""
     optimizer_capacity_bytes: int
     num_optimizer_disks: int
 
@@ -86,31 +86,31 @@ class Machine:
 
     name: str
     tree: Tree
-    """Of each node."""
+    """Tree of each node."""
     accelerator: Accelerator
     memory_device: MemoryDevice
     peer_to_peer: bool
-    """Whether a device writes to another through a switch; else it goes through the host's memory."""
+    """True if a device writes to another through a switch; else it goes through the host's memory."""
     coherence: Coherence | None = None
     disks: Disks | None = None
     """None where GPUs have no loads and stores to device memory."""
     nvlinks: tuple[Cable, ...] = ()
     nvlink: bool = True
-    """Whether the NVLinks are on."""
+    """True if the NVLinks are on."""
     cci_wire: Wire | None = None
-    """From each memory device to the CCI switch that joins them; any GPU may play a device."""
+    """Wire from each memory device to the CCI switch that joins them; any GPU may play a device."""
     cci: bool = True
-    """Whether the CCI links among memory devices are on."""
+    """True if the CCI links among memory devices are on."""
     network: Wire | None = None
-    """From each node's host to the network."""
+    """Wire from each node's host to the network."""
     tree_levels: tuple[TreeLevel, ...] = ()
-    """The network's switches, from the nodes upwards; () for one that holds nobody back but by the nodes' wires."""
+    """Switches of the network, from the nodes upwards; () for one without limits but the nodes' wires."""
     unlike_nodes: tuple[UnlikeNodes, ...] = ()
     """Nodes that differ from the others, each named once."""
     pool: SharedPool | None = None
     """Memory that all nodes share."""
     pool_on: bool = True
-    """Whether nodes send to one another by the pool, if the machine has one, and not by the network."""
+    """True if nodes send to one another by the pool, if the machine has one, and not by the network."""
     num_nodes: int = 1
     num_sharers: int = 1
     """Clients that share coherent memory; loads and stores slow down with them."""
@@ -137,7 +137,7 @@ class Machine:
 
     @property
     def sends_by_pool(self) -> bool:
-        """Whether what goes from node to node is stored in memory that they share and loaded from there."""
+        """True if bytes from node to node are stored in memory that they share and loaded from there."""
         return self.pool is not None and self.pool_on
 
     @cached_property
@@ -176,15 +176,15 @@ class Machine:
         return tuple(f"memory{number}" for number in range(self.num_nodes * len(self.tree.memories)))
 
     def node_of(self, endpoint: str) -> int:
-        """The number of the node on which an endpoint stands."""
+        """Return the number of the node on which an endpoint stands."""
         return self.wiring.locate(endpoint)[0]
 
     def compute_slow_down(self, node: int) -> float:
-        """How many times longer a node's GPUs compute than the accelerator's compute times say."""
+        """Return the number of times that a node's GPUs compute longer than the accelerator's compute times say."""
         return next((group.compute_slow_down for group in self.unlike_nodes if node in group), 1.0)
 
     def switch_of(self, endpoint: str) -> str:
-        """The switch or socket on which an endpoint hangs; names count within one node."""
+        """Return the switch or socket on which an endpoint hangs; names count within one node."""
         return self.tree.by_name[self.wiring.locate(endpoint)[1]].parent
 
     def num_wires_up(self, endpoint: str, other: str) -> int:

@@ -54,12 +54,12 @@ _TOP = tuple(key for key in TOP_KINDS if key != "name")
 
 
 def is_machine_field(name: str) -> bool:
-    """Whether a name is meant for a field of the machine's file, spelt rightly or not."""
+    """Return whether a name is meant for a field of the machine's file, spelt rightly or not."""
     return "." in name or name in _TOP
 
 
 def changed_machine(toml: TomlFile, changes: Mapping[str, FieldValue]) -> Machine:
-    """The machine of a file of which some fields have other values.
+    """Return the machine of a file of which some fields have other values.
 
     Raises:
         ConfigError: a field that the file cannot have (with the near ones), a unit that it cannot be stated in, two
@@ -90,7 +90,7 @@ def changed_machine(toml: TomlFile, changes: Mapping[str, FieldValue]) -> Machin
 
 
 def stated_value(toml: TomlFile, name: str) -> float:
-    """The number that the file states for a field; ConfigError where it states none, or another unit's."""
+    """Return the number that the file states for a field; ConfigError if it states none, or another unit's."""
     table, key = _table_of(toml.values, name)
     value = table.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -107,7 +107,7 @@ def field_names(toml: TomlFile) -> tuple[str, ...]:
 
 
 def has_times(toml: TomlFile, name: str) -> bool:
-    """Whether a name is that of a wire's rate, and the wire has a table of measured times beside it."""
+    """Return whether a name is that of a wire's rate, and the wire has a table of measured times beside it."""
     table, key = _table_of(toml.values, name)
     quantity = _quantity_of(name, key)
     if quantity is None or not name.startswith("wire.") or quantity.name == "latency":
@@ -132,12 +132,12 @@ def _keys(kind: str) -> list[str]:
 
 
 def _entry_name(entry: Mapping[str, Any]) -> str:
-    """By what an entry of `[[kind]]` is addressed: its name, or of an NVLink the GPUs that it joins."""
+    """Return the address of an entry of `[[kind]]`: its name, or of an NVLink the GPUs that it joins."""
     return str(entry["name"]) if "name" in entry else "-".join(map(str, entry.get("between", ())))
 
 
 def _table_of(values: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
-    """(the table that holds a field, the field's key); ConfigError where there is no such field."""
+    """Return (the table that holds a field, the field's key); ConfigError if there is no such field."""
     kind, _, rest = name.partition(".")
     if name in _TOP:
         return values, name
@@ -172,6 +172,6 @@ def _unknown(values: Mapping[str, Any], name: str) -> ConfigError:
 
 
 def _quantity_of(name: str, key: str) -> Quantity | None:
-    """The quantity that a key states in one of its units; None where it has no unit."""
+    """Return the quantity that a key states in one of its units; None if it has no unit."""
     quantities = QUANTITIES.get(name.partition(".")[0], ())
     return next((each for each in quantities if key in each.keys), None)

@@ -80,13 +80,13 @@ TOP_KINDS = {
     "num_nodes": int,
 }
 UNLIKE_KEYS = ("compute_slow_down", "network_wire", "nvlink_on")
-"""In what [[node]]s may differ from the others."""
+"""Keys in which [[node]]s may differ from the others."""
 TABLES_OF_ONE = ("accelerator", "memory_device", "coherence", "disks", "pool")
 TABLES_OF_MANY = ("wire", *(kind.value for kind in PlaceKind), "nvlink", "tree_level", "node")
 
 
 def load_machine(path: str | Path) -> Machine:
-    """The machine of a TOML file; ConfigError with file, line, key and remedy if it cannot be."""
+    """Return the machine of a TOML file; ConfigError with file, line, key and remedy if it cannot be."""
     return machine_from_toml(TomlFile.read(path))
 
 
@@ -99,7 +99,7 @@ def save_machine(machine: Machine, path: str | Path) -> None:
 
 
 def machine_from_toml(toml: TomlFile) -> Machine:
-    """The machine that a file's values state."""
+    """Return the machine that a file's values state."""
     values = toml.values
     refuse_other_keys(values, (*TOP_KINDS, *TABLES_OF_ONE, *TABLES_OF_MANY, "intervals"), (), (), toml.where)
     for key, kind in TOP_KINDS.items():
@@ -137,7 +137,7 @@ def machine_from_toml(toml: TomlFile) -> Machine:
 
 
 class _Wires:
-    """The wires of a file by name, and whoever asks for one that is not there is told what is."""
+    """Wires of a file by name; a request for one that is not there is told which are."""
 
     def __init__(self, toml: TomlFile) -> None:
         self._toml = toml
@@ -160,7 +160,7 @@ class _Wires:
             self._by_name[wire.name] = wire
 
     def named(self, path: KeyPath, name: object) -> Wire | None:
-        """The wire that a setting names; None where it names none."""
+        """Return the wire that a setting names; None if it names none."""
         if name is None:
             return None
         if not isinstance(name, str) or name not in self._by_name:
@@ -295,7 +295,7 @@ def _entries(toml: TomlFile, name: str) -> list[dict[str, Any]]:
 def _quantities(
     toml: TomlFile, path: KeyPath, table: Mapping[str, Any], quantities: tuple[Quantity, ...], plain: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields that a table states, converted, and by which key each was stated."""
+    """Return the fields that a table states, converted, and by which key each was stated."""
     refuse_other_keys(table, plain, quantities, path, toml.where)
     values: dict[str, Any] = {}
     keys: dict[str, str] = {}
@@ -312,7 +312,7 @@ def _quantities(
 
 
 def _made(toml: TomlFile, path: KeyPath, make: Callable[[], Part], keys: Mapping[str, str]) -> Part:
-    """What `make` makes; an error of a field names the line of the key that stated it, TABLE.NUMBER.KEY of several."""
+    """Return the result of `make`; an error of a field names the line of its key, TABLE.NUMBER.KEY of several."""
     try:
         return make()
     except ConfigError as error:

@@ -21,7 +21,7 @@ def machine_text(machine: Machine) -> str:
 
 
 def annotated_text(machine: Machine, notes: Mapping[tuple[str, str], str]) -> str:
-    """The same text, a comment behind each value that has one.
+    """Return the same text with a comment behind each value that has one.
 
     Notes are by (table, key): ("", "peer_to_peer"), ("accelerator", "name"), ("wire NAME", "latency_s").
     """

@@ -21,7 +21,7 @@ class ConfigText:
     where: str
 
     def count(self, key: str) -> int:
-        """A whole number of at least 1."""
+        """Return a whole number of at least 1."""
         found = self.entries.get(key)
         if found is None:
             raise ConfigError(f"{self.where}: {key!r} is missing; set it, since it says the model's shape", key=key)
@@ -32,27 +32,27 @@ class ConfigText:
         return found
 
     def count_or(self, key: str, default: int) -> int:
-        """The same, or another number where the key is absent or null."""
+        """Return a whole number of at least 1, or another number if the key is absent or null."""
         return default if self.entries.get(key) is None else self.count(key)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false, as transformers have it where the key is absent."""
+        """Return True or False, as transformers have it if the key is absent."""
         found = self.entries.get(key, default)
         if not isinstance(found, bool):
             raise ConfigError(f"{self.where}: {key!r} must be true or false, got {found!r}; correct it", key=key)
         return found
 
     def is_above_0(self, *keys: str) -> bool:
-        """Whether one of some numbers is above 0, as a probability of dropout is by default."""
+        """Return whether one of some numbers is above 0, as a probability of dropout is by default."""
         found = [self.entries.get(key, 0.1) for key in keys]
         return any(isinstance(value, int | float) and value > 0 for value in found)
 
     def activation(self, key: str, default: str) -> Activation:
-        """What an activation's name keeps."""
+        """Return the activation of a name, with the vectors that it keeps."""
         return Activation.RELU if str(self.entries.get(key, default)).startswith("relu") else Activation.SMOOTH
 
     def head_width(self, hidden: int, num_heads: int) -> int:
-        """As stated, or the model's width over its heads."""
+        """Return the width of a head as stated, or the model's width over its heads."""
         if self.entries.get("head_dim") is None and hidden % num_heads:
             raise ConfigError(
                 f"{self.where}: the width must be a multiple of the heads, got {hidden} and {num_heads}; correct one",
@@ -142,7 +142,7 @@ def _llama(config: ConfigText) -> DecoderShape:
 
 
 _MISTRAL_WINDOW = 4096
-"""Of a file that says nothing of it; null says that there is none."""
+"""Window of a file that says nothing of it; null says that there is none."""
 
 
 def _mistral(config: ConfigText) -> DecoderShape:
@@ -167,7 +167,7 @@ def _without_windows_of_some(config: ConfigText) -> None:
 
 
 _QWEN3_HEAD_WIDTH = 128
-"""Of a file that says nothing of it."""
+"""Width of heads in a file that says nothing of it."""
 
 
 def _qwen3(config: ConfigText) -> DecoderShape:
@@ -257,7 +257,7 @@ MODEL_TYPES = ("bert", *_DECODERS)
 
 
 def model_of_config(entries: Mapping[str, object], where: str, name: str, sequence: int) -> Model:
-    """The model of a configuration of one of MODEL_TYPES, under a name, on sequences of so many tokens.
+    """Return the model of a configuration of one of MODEL_TYPES, under a name, on sequences of so many tokens.
 
     Raises:
         ConfigError: a size that is missing or wrong, or a part that is not counted; it names the file and the key.

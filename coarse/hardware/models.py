@@ -27,7 +27,7 @@ RESNET_IMAGE_SIDE = 224
 
 
 class Precision(enum.StrEnum):
-    """What a worker computes in; fp16 is mixed precision with fp32 master parameters."""
+    """Precision in which a worker computes; fp16 is mixed precision with fp32 master parameters."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -39,7 +39,7 @@ class Precision(enum.StrEnum):
 
 
 class Kernels(enum.StrEnum):
-    """How a framework runs a layer's operations; see [Note: saved for backward]."""
+    """Way in which a framework runs a layer's operations ([Note: saved for backward])."""
 
     FUSED = "fused"
     SEPARATE = "separate"
@@ -52,7 +52,7 @@ class Layer:
     name: str
     parameters: tuple[NamedShape, ...]
     flops_per_sample: int
-    """Of forward, in matrix products and convolutions; a multiply and an add are two."""
+    """Number of operations of forward, in matrix products and convolutions; a multiply and an add are two."""
     saved_numel: int = 0
     """Numbers per sample that fused kernels keep for backward."""
     mask_numel: int = 0
@@ -67,7 +67,7 @@ class Layer:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the layer learns."""
+        """Number of numbers that the layer learns."""
         return sum(math.prod(shape) for _, shape in self.parameters)
 
     def activation_bytes_per_sample(self, precision: Precision, kernels: Kernels = Kernels.FUSED) -> int:
@@ -83,7 +83,7 @@ class Model:
 
     name: str
     sample: str
-    """What one sample is."""
+    """Name of one sample."""
     layers: tuple[Layer, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -98,12 +98,12 @@ class Model:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the model learns."""
+        """Number of numbers that the model learns."""
         return sum(layer.num_parameters for layer in self.layers)
 
     @property
     def flops_per_sample(self) -> int:
-        """Of the forward pass; see Layer."""
+        """Number of operations of the forward pass (Layer)."""
         return sum(layer.flops_per_sample for layer in self.layers)
 
     def activation_bytes_per_sample(self, precision: Precision, kernels: Kernels = Kernels.FUSED) -> int:
@@ -113,7 +113,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class BertShape:
-    """How deep and how wide a BERT is; its tables are those of the uncased vocabulary unless said otherwise."""
+    """Depth and width of a BERT; its tables are those of the uncased vocabulary unless said otherwise."""
 
     num_layers: int
     hidden: int
@@ -133,7 +133,7 @@ def resnet50() -> Model:
 
 
 def resnet(blocks: tuple[int, ...], name: str) -> Model:
-    """A ResNet of bottleneck blocks, so many in each of four stages, on ImageNet, under a name."""
+    """Return a ResNet of bottleneck blocks, so many in each of four stages, on ImageNet, under a name."""
     side = RESNET_IMAGE_SIDE
     return Model(name=name, sample=f"{side} x {side} image", layers=tuple(_resnet_layers(blocks)))
 
@@ -144,7 +144,7 @@ def bert_large(sequence: int = 384) -> Model:
 
 
 def bert(shape: BertShape, name: str, sequence: int) -> Model:
-    """A BERT of a shape with its pooler and without a head, on sequences of so many tokens, under a name."""
+    """Return a BERT of a shape with its pooler and no head, on sequences of so many tokens, under a name."""
     if not 1 <= sequence <= shape.positions:
         raise ConfigError(f"BERT takes sequences of 1 to {shape.positions} tokens, got {sequence}", key="sequence")
     return Model(name=name, sample=f"sequence of {sequence} tokens", layers=tuple(_bert_layers(shape, sequence)))
@@ -172,7 +172,7 @@ MODELS: dict[str, Callable[[], Model]] = {"resnet50": resnet50, "bert-large": be
 
 
 def model_named(name: str) -> Model:
-    """The model of a name."""
+    """Return the model of a name."""
     if name not in MODELS:
         raise ConfigError(f"unknown model {name!r}; there are {', '.join(MODELS)}", key="model")
     return MODELS[name]()
@@ -219,7 +219,7 @@ def _bottleneck(
 def _convolution(
     convolution: str, norm: str, *, inputs: int, outputs: int, kernel: int, side_in: int, side_out: int
 ) -> Layer:
-    """A convolution and its normalisation, which keep their inputs; `side_in` 0: another layer keeps it."""
+    """Return a convolution and its normalisation, which keep their inputs; `side_in` 0: another layer keeps it."""
     weight = (f"{convolution}.weight", (outputs, inputs, kernel, kernel))
     return Layer(
         name=convolution,
@@ -254,7 +254,10 @@ def _bert_layers(shape: BertShape, sequence: int) -> Iterator[Layer]:
 
 
 def _attention(prefix: str, shape: BertShape, sequence: int) -> Layer:
-    """Keeps its input, Q, K, V, the context and the sum (6sh), and the softmax before and after dropout (2as^2)."""
+    """Return the attention layer.
+
+    It keeps its input, Q, K, V, the context and the sum (6sh), and the softmax before and after dropout (2as^2).
+    """
     hidden = shape.hidden
     numel, scores = sequence * hidden, shape.num_heads * sequence**2
     names = [f"{prefix}.attention.{part}" for part in ("self.query", "self.key", "self.value", "output.dense")]
@@ -270,7 +273,10 @@ def _attention(prefix: str, shape: BertShape, sequence: int) -> Layer:
 
 
 def _feed_forward(prefix: str, shape: BertShape, sequence: int) -> Layer:
-    """Keeps its input, the sum (2sh), and what goes into and comes out of GELU (2 x 4sh)."""
+    """Return the feed-forward layer.
+
+    It keeps its input, the sum (2sh), and the input and the outcome of GELU (2 x 4sh).
+    """
     hidden, intermediate = shape.hidden, shape.intermediate
     numel, inner_numel = sequence * hidden, sequence * intermediate
     return Layer(

@@ -20,13 +20,13 @@ class TreeLevel:
     """The switches of one level of a network."""
 
     name: str
-    """What its switches are called, with a number behind."""
+    """Name of its switches, which have a number behind it."""
     nodes_per_switch: int
-    """Nodes below each switch, at whatever depth; the last one may have fewer."""
+    """Number of nodes below each switch, at any depth; the last one may have fewer."""
     oversubscription: float = 1.0
-    """How much more can come from below a switch than its uplinks carry: 1 for a full bisection."""
+    """Factor by which more can come from below a switch than its uplinks carry: 1 for a full bisection."""
     hop_latency_s: float = 0.0
-    """Of each crossing of the uplinks, up or down."""
+    """Seconds of each crossing of the uplinks, up or down."""
 
     def __post_init__(self) -> None:
         require_name("name", self.name)
@@ -72,7 +72,7 @@ def tree_links(levels: Sequence[TreeLevel], num_nodes: int, node_bytes_per_s: fl
 
 
 def switches_between(levels: Sequence[TreeLevel], node: int, other_node: int) -> tuple[list[str], list[str]]:
-    """The switches whose uplinks a transfer goes up by, in its order, and those by which it comes down."""
+    """Return the switches whose uplinks a transfer goes up by, in its order, and those by which it comes down."""
     up, down = [], []
     for level in levels:
         here, there = node // level.nodes_per_switch, other_node // level.nodes_per_switch

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which endpoints of a machine play workers and which play memory devices (COARSE III-A and V-A)."""
+"""Placement of workers and memory devices on a machine's endpoints (COARSE III-A and V-A)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class EndpointPlacement:
     workers: tuple[str, ...]
     devices: tuple[str, ...]
     local_devices: tuple[int, ...]
-    """For each worker the index of the device that shares its switch, or as near as one is; () without devices."""
+    """Index of the device that shares each worker's switch, or is as near as one can be; () without devices."""
 
     def partition_table(self, machine: Machine) -> PartitionTable:
-        """The same places as the runtime's partition table; ranks are the workers, then the devices."""
+        """Return the same places as the runtime's partition table; ranks are the workers, then the devices."""
         roles = [Role.WORKER] * len(self.workers) + [Role.MEMORY_DEVICE] * len(self.devices)
         places = tuple(
             RankPlace(
@@ -90,7 +90,7 @@ def _nearest(machine: Machine, worker: str, devices: Sequence[str], taken: Seque
 
 
 def _on_node(node: int, name: str, of_each: tuple[int, int]) -> str:
-    """The endpoint of a node that has a name within it; names count on from node to node."""
+    """Return the endpoint of a node that has a name within it; names count on from node to node."""
     kind = "gpu" if name.startswith("gpu") else "memory"
     return f"{kind}{node * of_each[kind == 'memory'] + int(name.removeprefix(kind))}"
 
@@ -113,7 +113,7 @@ def _place_on_one(machine: Machine, num_workers: int, num_devices: int) -> Endpo
 
 
 class _Node:
-    """What is still free on the first node."""
+    """Endpoints that are still free on the first node."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -122,7 +122,7 @@ class _Node:
         self._used_switches: set[str] = set()
 
     def group(self, num_workers: int) -> tuple[list[str], str]:
-        """A device and the workers that share it, as near to one another as what is free allows."""
+        """Return a device and the workers that share it, as near to one another as the free endpoints allow."""
         device = max(self._devices, key=self._num_free_beside)  # the first of the best
         if device in self._gpus and num_workers and self._num_free_beside(device):
             device = self._beside(device)[0]  # the worker goes first
@@ -141,7 +141,7 @@ class _Node:
         return [gpu for gpu in self._gpus if gpu != device and self._machine.switch_of(gpu) == switch]
 
     def _num_free_beside(self, device: str) -> int:
-        """How many GPUs are free on the device's switch; fewer than any where it has a device already."""
+        """Return the number of free GPUs on the device's switch; fewer than any if it has a device already."""
         is_used = self._machine.switch_of(device) in self._used_switches
         return len(self._beside(device)) - (len(self._machine.tree.gpus) if is_used else 0)
 

@@ -54,7 +54,7 @@ class Ports:
         heapq.heappush(waiting, (-priority, self._num_submitted, transfer, tuple(path), nbytes, piece_bytes, since_s))
 
     def next_s(self) -> float | None:
-        """When something happens next; None where nothing is under way."""
+        """Return the time of the next event; None if nothing is under way."""
         return self.fabric.next_s()
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:

@@ -12,16 +12,16 @@ from coarse.protocol.toml import TomlFile
 
 FOLDER = Path(__file__).parent / "presets"
 _NUMBER = re.compile(r"\s*[\w\".\- ]+=\s*(\d|\[\s*(\d|\[|$))")
-"""How a line begins that states a number, or several."""
+"""Beginning of a line that states a number, or several."""
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names of all presets, in order of the alphabet."""
+    """Return the names of all presets, in order of the alphabet."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
 def preset_path(name: str) -> Path:
-    """The file of a preset, for a user who wants to copy it and change a number."""
+    """Return the file of a preset, for a user who wants to copy it and change a number."""
     names = preset_names()
     if name not in names:
         near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
@@ -31,12 +31,12 @@ def preset_path(name: str) -> Path:
 
 
 def load_preset(name: str) -> Machine:
-    """The machine of a preset; ConfigError with the nearest names where there is none such."""
+    """Return the machine of a preset; ConfigError with the nearest names if there is none such."""
     return load_machine(preset_path(name))
 
 
 def lines_without_source(toml: TomlFile) -> tuple[int, ...]:
-    """The lines with numbers of which no comment says what they rest on, neither behind them nor on the line above."""
+    """Return the lines with numbers without a comment on their basis, behind them or on the line above."""
     found, above = [], ""
     for number, line in enumerate(toml.text.splitlines(), start=1):
         if _NUMBER.match(line) and "#" not in line and not above.lstrip().startswith("#"):
@@ -46,7 +46,7 @@ def lines_without_source(toml: TomlFile) -> tuple[int, ...]:
 
 
 def machine_path(name: str, option: str = "--machine") -> Path:
-    """The file of a machine that is named by its path, or of a preset; ConfigError as in `machine_named`."""
+    """Return the file of a machine that is named by its path, or of a preset; ConfigError as in `machine_named`."""
     is_path = name.endswith(".toml") or "/" in name
     if is_path or (name not in preset_names() and Path(name).is_file()):
         return Path(name)
@@ -58,12 +58,12 @@ def machine_path(name: str, option: str = "--machine") -> Path:
 
 
 def machine_named(name: str, option: str = "--machine") -> Machine:
-    """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
+    """Return the machine of a file, or of a preset; ConfigError with the nearest names if there is neither."""
     return load_machine(machine_path(name, option))
 
 
 def accelerator_named(gpu: str) -> Accelerator:
-    """The GPU of a preset that a text names, such as "V100" or "Tesla T4 16GB"."""
+    """Return the GPU of a preset that a text names, such as "V100" or "Tesla T4 16GB"."""
     words = set(re.findall(r"[a-z0-9]+", gpu.lower()))
     known = {one.name: one for one in (load_preset(name).accelerator for name in preset_names())}
     for name, accelerator in known.items():

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What one GPU holds at the peak of an iteration of sharded training, row by row, and the batch that fits.
+"""Account of one GPU at the peak of an iteration of sharded training, row by row, and the batch that fits.
 
 States are FCDP VI-A's and ZeRO's: W/G of everything for full sharding, W/g of the parameters more for a secondary copy
 in GPU memory (ZeRO++), W/F of everything for subgroups (MiCS, hybrid), all parameters for ZeRO-2. A cache on the host
@@ -27,17 +27,17 @@ class UnitMemory:
     """Units that FSDP2 gathers, see [Note: units under way]; bytes as they are gathered."""
 
     root_bytes: int
-    """Of what lies outside of blocks and stays gathered."""
+    """Bytes outside of blocks, which stay gathered."""
     largest_bytes: int
-    """Of the largest block."""
+    """Bytes of the largest block."""
     largest_trained_bytes: int
-    """Of the trainable part of the block that has most of it."""
+    """Bytes of the trainable part of the block that has most of it."""
     root_trained_bytes: int = 0
     in_flight: int = 2
     reshards: bool = True
-    """Whether a block is freed behind its forward."""
+    """True if a block is freed behind its forward."""
     keeps_gradients: bool = False
-    """Whether gradients stay whole from microbatch to microbatch (FSDP 3.3.4: accumulation without communication)."""
+    """True if gradients stay whole from microbatch to microbatch (FSDP 3.3.4: accumulation without communication)."""
 
 
 _MASTER_BYTES = 4
@@ -46,7 +46,7 @@ _ADAM_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedTraining:
-    """What is trained, over how many GPUs, and what the framework keeps beside it."""
+    """Model that is trained, the GPUs that share it, and the framework's additions."""
 
     model: Model
     num_gpus: int
@@ -65,11 +65,11 @@ class ShardedTraining:
     live_numel: int = 10**9
     """Gathered parameters that may be there at once (DeepSpeed's stage3_max_live_parameters, its default)."""
     reduce_numel: int = 5 * 10**8
-    """Of the gradients' bucket (DeepSpeed's reduce_bucket_size, its default)."""
+    """Number of elements of the gradients' bucket (DeepSpeed's reduce_bucket_size, its default)."""
     logit_bytes_per_sample: int = 0
-    """Of the head's output, its loss and their gradient."""
+    """Bytes of the head's output, its loss and their gradient."""
     secondary_growth: float = 1.0
-    """What a secondary copy takes over W/g."""
+    """Factor of a secondary copy over W/g."""
     overhead_bytes: int = GIB
     """The CUDA context, libraries and fragmentation: an assumption, as in `accelerator`."""
 
@@ -98,7 +98,7 @@ class ShardedTraining:
 
 
 def sharded_account(training: ShardedTraining, batch: int) -> MemoryAccount:
-    """The memory that a batch per GPU needs."""
+    """Return the memory that a batch per GPU needs."""
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
     activations = training.model.activation_bytes_per_sample(training.precision, training.kernels)
@@ -155,7 +155,7 @@ def _states(training: ShardedTraining) -> tuple[MemoryRow, ...]:
 
 
 def largest_power_of_two(training: ShardedTraining, capacity_bytes: int) -> int:
-    """The largest batch per GPU of 1, 2, 4, ... that fits, 0 where none does: how FCDP V-C looks for it."""
+    """Return the largest batch per GPU of 1, 2, 4, ... that fits, 0 if none does: FCDP V-C looks for it so."""
     one_bytes = sharded_account(training, 1).total_bytes
     per_sample_bytes = sharded_account(training, 2).total_bytes - one_bytes
     if per_sample_bytes == 0:

@@ -18,22 +18,24 @@ class SharedPool:
     """
 
     wire: Wire
-    """From each node's host to the switch, or to the devices' heads; "up" stores."""
+    """Wire from each node's host to the switch, or to the devices' heads; "up" stores."""
     num_devices: int
     device_bytes_per_s: float
-    """Of one device, for loads and stores together."""
+    """Rate of one device, for loads and stores together."""
     device_latency_s: float
     store_bytes_per_s: float | None = None
-    """What one node stores at most, where that is less than its wire's rate."""
+    """Rate at which one node stores at most, if that is less than its wire's."""
     switch: Wire | None = None
-    """What all transfers cross together between hosts and devices; None for devices with a head for each host."""
+    """Switch that all transfers cross together between hosts and devices; None for a head for each host."""
     num_uncontended_hosts: int | None = None
     """So many hosts use the devices at full rate together; None for any number."""
     contention_growth: float = 0.0
     """Each host more adds this part to the time of every byte in the devices."""
     software_flush_bytes_per_s: float | None = None
-    """How fast lines are flushed after a store and invalidated before a load; None where hardware is coherent, or
-    where what stores and loads has no caches (a GPU's copy engine)."""
+    """Rate at which lines are flushed after a store and invalidated before a load.
+
+    None where hardware is coherent, or where what stores and loads has no caches (a GPU's copy engine).
+    """
     software_flush_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -49,7 +51,7 @@ class SharedPool:
                 require_positive(key, getattr(self, key))
 
     def devices_bytes_per_s(self, num_hosts: int) -> float:
-        """What all devices give together to so many hosts."""
+        """Return the rate of all devices together for so many hosts."""
         more = 0 if self.num_uncontended_hosts is None else max(0, num_hosts - self.num_uncontended_hosts)
         return self.num_devices * self.device_bytes_per_s / (1 + self.contention_growth * more)
 
@@ -63,7 +65,7 @@ class SharedPool:
         return Link(name=name, latency_s=way_s + self.software_flush_latency_s, bytes_per_s=1 / byte_s)
 
     def shared(self, num_hosts: int) -> tuple[Link, ...]:
-        """What the ways of all nodes have in common: the devices, and the switch where there is one."""
+        """Return the links that the ways of all nodes share: the devices, and the switch if there is one."""
         devices = Link(name="pool devices", latency_s=0.0, bytes_per_s=self.devices_bytes_per_s(num_hosts))
         if self.switch is None:
             return (devices,)

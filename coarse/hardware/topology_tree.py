@@ -14,7 +14,7 @@ HOST = "host"
 
 
 class PlaceKind(enum.Enum):
-    """What a place is; the values are the names in machine files."""
+    """Kind of a place; the values are the names in machine files."""
 
     SOCKET = "socket"
     SWITCH = "switch"
@@ -40,9 +40,9 @@ class Place:
     parent: str
     wire: Wire
     crossing: Wire | None = None
-    """What a transfer crosses that comes up to this place from one child and leaves to another."""
+    """Wire that a transfer crosses that comes up to this place from one child and leaves to another."""
     staging: Wire | None = None
-    """What every transfer crosses that is staged in this place's memory (a socket's)."""
+    """Wire that every transfer crosses that is staged in this place's memory (a socket's)."""
 
     def __post_init__(self) -> None:
         require_name("name", self.name)
@@ -54,7 +54,7 @@ class Place:
             )
 
     def key(self, setting: str) -> str:
-        """How errors of the whole tree name a setting of this place."""
+        """Return the name by which errors of the whole tree call a setting of this place."""
         return f"{self.kind.value}.{self.name}.{setting}"
 
 
@@ -107,11 +107,11 @@ class Tree:
         return tuple(chain)
 
     def socket_of(self, name: str) -> str:
-        """The socket below which a place stands."""
+        """Return the socket below which a place stands."""
         return self.ancestors(name)[-2]
 
     def meeting_place(self, source: str, target: str, *, staged: bool) -> str:
-        """The lowest place above both; a staged transfer turns in the memory of a socket or higher."""
+        """Return the lowest place above both; a staged transfer turns in the memory of a socket or higher."""
         above_target = set(self.ancestors(target))
         common = [name for name in self.ancestors(source) if name in above_target]
         if not staged:

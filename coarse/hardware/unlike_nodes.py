@@ -20,11 +20,11 @@ class UnlikeNodes:
     name: str
     ranges: tuple[NodeRange, ...]
     compute_slow_down: float = 1.0
-    """How many times longer their GPUs compute."""
+    """Number of times that their GPUs compute longer."""
     network: Wire | None = None
-    """From their hosts to the network; None for that of the others."""
+    """Wire from their hosts to the network; None for that of the others."""
     nvlink: bool = True
-    """Whether their NVLinks are on, if the machine's are."""
+    """True if their NVLinks are on, if the machine's are."""
 
     def __post_init__(self) -> None:
         require_name("name", self.name)
@@ -40,7 +40,7 @@ class UnlikeNodes:
         return min(first for first, _ in self.ranges)
 
     def text(self) -> str:
-        """The group, how many nodes it has, and in what they differ, for readers."""
+        """Return the group, its number of nodes, and their differences, for readers."""
         num_nodes = sum(last + 1 - first for first, last in self.ranges)
         differences = [f"compute {self.compute_slow_down:g} times as long"] if self.compute_slow_down != 1 else []
         differences += [f"network wire {self.network.name!r}"] if self.network is not None else []
@@ -49,14 +49,14 @@ class UnlikeNodes:
 
 
 def node_ranges(numbers: object) -> tuple[NodeRange, ...]:
-    """The ranges that a setting `numbers` states; ConfigError for anything else."""
+    """Return the ranges that a setting `numbers` states; ConfigError for any other value."""
     if not isinstance(numbers, list | tuple) or not numbers:
         raise ConfigError(f"numbers must be {_FORM}, got {numbers!r}; set it", key="numbers")
     return tuple(_range_of(entry, numbers) for entry in numbers)
 
 
 def ranges_text(ranges: Sequence[NodeRange]) -> str:
-    """The list that states ranges in a machine file."""
+    """Return the list that states ranges in a machine file."""
     texts = (str(first) if first == last else f'"{first}-{last}"' for first, last in ranges)
     return f"[{', '.join(texts)}]"
 

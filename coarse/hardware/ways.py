@@ -17,11 +17,11 @@ from coarse.hardware.links import Link
 
 MAX_REMEMBERED_DRAWS = 1 << 16
 UNITS_PER_BYTE = 1 << 10
-"""What links are drawn is counted in such parts of a byte per second, so that sums are exact in whatever order."""
+"""Parts of a byte per second in which links' draws are counted, so that sums are exact in any order."""
 
 
 class Draw:
-    """What a size takes of a path: see [Note: cost of a size]. Each is itself alone: two are never equal."""
+    """Draw of a size on a path ([Note: cost of a size]). Each is itself alone: two are never equal."""
 
     __slots__ = ("cap", "costs", "drawn", "every", "name", "weight")
 
@@ -41,7 +41,7 @@ class Draw:
 
 
 def units(bytes_per_s: float) -> int:
-    """A rate in whole units: see UNITS_PER_BYTE."""
+    """Return a rate in whole units (UNITS_PER_BYTE)."""
     return round(bytes_per_s * UNITS_PER_BYTE)
 
 
@@ -72,10 +72,10 @@ class Ways:
         self._is_fixed = [False] * len(links)  # its rate has changed
         self.capacity = {number: link.bytes_per_s for number, link in enumerate(links)}
         self.is_covered = [False] * len(links)
-        """See [Note: covered links]."""
+        """True for each link that is covered ([Note: covered links])."""
 
     def way(self, path: tuple[int, ...]) -> Way:
-        """The one of a path, made at its first use."""
+        """Return the way of a path, made at its first use."""
         way = self._ways.get(path)
         if way is None:
             way = self._ways[path] = Way(path, self._links)
@@ -88,13 +88,13 @@ class Ways:
         return self._over[link]
 
     def cover_of(self, link: int) -> int:
-        """A link that is not covered, and that whatever passes this one passes too: itself, where it is not."""
+        """Return a link that is not covered, and that all transfers over this one pass: itself if not covered."""
         if not self.is_covered[link]:
             return link
         return min(each for each in self._covers[link] if not self.is_covered[each])
 
     def new_draw(self, way: Way, nbytes: int) -> tuple[Draw, list[tuple[int, int]]]:
-        """What pieces of `nbytes` take of a path; (link, its cover until now) of those that this uncovers."""
+        """Return the draw of pieces of `nbytes` on a path; (link, its cover until now) of those that this uncovers."""
         links, path = self._links, way.path
         once = {link: links[link].bytes_per_s / links[link].rate_bytes_per_s(nbytes) for link in path}
         every = {link: cost * path.count(link) for link, cost in once.items()}
@@ -107,7 +107,7 @@ class Ways:
         return draw, uncovered
 
     def change_rate(self, link: int, bytes_per_s: float) -> list[tuple[int, int]]:
-        """A link has another rate from now on; what that uncovers, as in `new_draw`."""
+        """Give a link another rate from now on; return what that uncovers, as in `new_draw`."""
         self._is_fixed[link] = True
         beside = {each for way in self._over[link] for each in way.path}
         left = {each: self._covers[each] - {link} if each != link else set() for each in sorted(beside)}

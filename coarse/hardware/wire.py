@@ -10,7 +10,7 @@ from coarse.hardware.quantities import SizeTable, require_name, require_positive
 
 
 def reached_bytes_per_s(bytes_per_s: float, latency_s: float, outstanding_bytes: float | None) -> float:
-    """A rate, where no more than so many bytes are under way until they are answered."""
+    """Return the rate where no more than so many bytes are under way until they are answered."""
     if outstanding_bytes is None or not latency_s:
         return bytes_per_s
     return min(bytes_per_s, outstanding_bytes / latency_s)
@@ -29,9 +29,9 @@ class Wire:
 
     name: str
     bytes_per_s: float
-    """Of each direction, for transfers of any length together."""
+    """Rate of each direction, for transfers of any length together."""
     latency_s: float = 0.0
-    """Of each crossing."""
+    """Seconds of each crossing."""
     up_table: SizeTable = ()
     down_table: SizeTable = ()
     duplex_bytes_per_s: float | None = None
@@ -41,8 +41,10 @@ class Wire:
     """All transfers that turn around on this wire; None is no limit beside the others."""
     turn_table: SizeTable = ()
     outstanding_bytes: float | None = None
-    """Of each direction, what may be under way before it is answered: the rate is at most this over the latency. None
-    where that never limits."""
+    """Bytes of each direction that may be under way before they are answered.
+
+    The rate is at most this over the latency. None where that never limits.
+    """
 
     def __post_init__(self) -> None:
         require_name("name", self.name)
@@ -70,7 +72,7 @@ class Wire:
 
     @property
     def reached_bytes_per_s(self) -> float:
-        """Of each direction, by the wire's own rate and by what its latency leaves of it (Little's law)."""
+        """Rate of each direction, by the wire's own and by what its latency leaves of it (Little's law)."""
         return reached_bytes_per_s(self.bytes_per_s, self.latency_s, self.outstanding_bytes)
 
     def links(self, user: str) -> Iterator[tuple[str, Link]]:

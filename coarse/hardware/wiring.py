@@ -23,7 +23,7 @@ PATH_KINDS: tuple[PathKind, ...] = ("pcie", "nvlink", "cci", "load", "store", "a
 LinkKey = tuple[int, str, str]
 """(node, who uses the wire, role of the link)."""
 _ALL_NODES = -1
-"""In place of a node, of a link that all nodes share."""
+"""Number in place of a node, of a link that all nodes share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Wiring:
             for first, last in group.ranges:
                 self._kind_of[first : last + 1] = [kind] * (last + 1 - first)
         *self._begins, end = accumulate((len(self._links_of_kind[kind]) for kind in self._kind_of), initial=0)
-        """Of each node the id of its first link."""
+        """Id of each node's first link."""
         pooled = () if pool is None else tuple(((_ALL_NODES, link.name, ""), link) for link in pool.shared(num_nodes))
         switched = () if network is None or pool else tree_links(tree_levels, num_nodes, network.reached_bytes_per_s)
         of_all = [*pooled, *(((_ALL_NODES, switch, role), link) for switch, role, link in switched)]
@@ -100,7 +100,7 @@ class Wiring:
         return link if self._num_nodes == 1 else replace(link, name=f"node{node} {link.name}")
 
     def likeness(self, source: str, target: str) -> Hashable:
-        """What two pairs of endpoints have in common whose paths are alike, link by link, on whatever nodes."""
+        """Return a value that two pairs of endpoints share if their paths are equal, link by link, on any nodes."""
         (node, name), (other_node, other_name) = self.locate(source), self.locate(target)
         up, _ = switches_between(self._tree_levels, node, other_node)
         return name, other_name, node == other_node, self._kind_of[node], self._kind_of[other_node], len(up)
@@ -122,7 +122,7 @@ class Wiring:
         )
 
     def path(self, source: str, target: str, kind: PathKind) -> tuple[int, ...]:
-        """See Machine.path."""
+        """Return a path (Machine.path)."""
         if kind not in PATH_KINDS:
             raise ConfigError(f"kind of a path must be one of {', '.join(PATH_KINDS)}, got {kind!r}", key="kind")
         at, to = self.locate(source), self.locate(target)
@@ -141,14 +141,14 @@ class Wiring:
         return tuple(tree)
 
     def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
-        """See Machine.host_path."""
+        """Return a path to or from the host's memory (Machine.host_path)."""
         node, name = self.locate(endpoint)
         rising = self._below(name, self._tree.socket_of(name))
         places, role = (rising, "up") if to_host else (rising[::-1], "down")
         return tuple(number for place in places for number in self._ids(node, place, role))
 
     def pool_path(self, endpoint: str, *, stores: bool) -> tuple[int, ...]:
-        """See Machine.pool_path."""
+        """Return a path to or from the pool (Machine.pool_path)."""
         if self._pool is None:
             raise ConfigError(f"there is no pool that {endpoint} could use; state [pool] in the machine", key="pool")
         node, name = self.locate(endpoint)
@@ -160,7 +160,7 @@ class Wiring:
         return tuple(number for key in keys for number in self._ids(*key))
 
     def _access(self, source: str, target: str, kind: PathKind) -> int:
-        """The link at whose rate the GPU that reads (or writes) gets bytes from (or to) coherent memory."""
+        """Return the link at whose rate the GPU that reads (or writes) gets bytes from (or to) coherent memory."""
         client = target if kind == "load" else source
         node, name = self.locate(client)
         if name not in self._tree.gpus:
@@ -179,7 +179,7 @@ class Wiring:
         return ConfigError(f"there is no {kind} path from {source} to {target}; {remedy}", key="kind")
 
     def _ids(self, node: int, user: str, role: str) -> tuple[int, ...]:
-        """The link of one direction, and the duplex limit where there is one."""
+        """Return the link of one direction, and the duplex limit if there is one."""
         number = self._number(node, user, role)
         if role == "duplex" or not self._has(node, user, "duplex"):
             return (number,)
@@ -215,19 +215,19 @@ class Wiring:
         yield from ((other_node, name, "down") for name in reversed(falling))
 
     def _into_pool(self, pool: SharedPool, node: int) -> Iterator[LinkKey]:
-        """Stored by a node."""
+        """Yield the links of a node's stores."""
         yield node, "pool", "up"
         yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
 
     def _out_of_pool(self, pool: SharedPool, node: int) -> Iterator[LinkKey]:
-        """Loaded by a node."""
+        """Yield the links of a node's loads."""
         yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
         yield node, "pool", "down"
 
     def _inside(
         self, node: int, rising: tuple[str, ...], falling: tuple[str, ...], meeting: str, *, staged: bool
     ) -> Iterator[LinkKey]:
-        """What is crossed where a transfer turns; see [Note: limits that directions share]."""
+        """Yield the links that are crossed where a transfer turns ([Note: limits that directions share])."""
         if staged:
             socket = self._tree.socket_of(rising[0])
             if self._tree.by_name[socket].staging:

@@ -1,1 +1,1 @@
-"""This machine, or a memory device of it, measured as a machine file: `coarse profile`, `coarse calibrate`."""
+"""Measurements of this machine, or of its memory devices, as a machine file: `coarse profile`, `coarse calibrate`."""

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What was measured of a memory device, and the machine file that it makes of another machine."""
+"""Measurements of a memory device, and the machine file that they make of another machine."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB, LINE_BYTES
 
 _RISE = 0.02
-"""By less than this part a rate does not rise."""
+"""Share below which a rate does not count as risen."""
 """As the CXL presets assume it; a machine without coherence states none."""
 GB, NS = 1e9, 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """What repeated runs found."""
+    """Spread of repeated runs."""
 
     median: float
     low: float
@@ -31,7 +31,7 @@ class Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """The median of some runs, the lowest and the highest."""
+    """Return the median of some runs, the lowest and the highest."""
     return Spread(median=median(values), low=min(values), high=max(values))
 
 
@@ -48,7 +48,7 @@ class Streams:
 
 @dataclass(frozen=True, kw_only=True)
 class Flushes:
-    """What it costs to have no byte in a cache, as memory that hosts share without coherence needs it."""
+    """Cost of having no byte in a cache, as memory that hosts share without coherence needs it."""
 
     write_back: str
     """The instruction that writes a line to memory."""
@@ -57,21 +57,21 @@ class Flushes:
     line_s: Spread
     """Until one written line is in memory."""
     store_bytes_per_s: Spread
-    """Of one process, each line flushed behind its stores."""
+    """Rate of one process, each line flushed behind its stores."""
     load_bytes_per_s: Spread
-    """Of one process, each line removed from the caches before it is loaded."""
+    """Rate of one process, each line removed from the caches before it is loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryMeasurements:
-    """Of one memory device."""
+    """Measurements of one memory device."""
 
     place: str
-    """Such as "dax:/dev/dax0.0"."""
+    """Place such as "dax:/dev/dax0.0"."""
     cpu: str
     latency_s: Spread
     streams: tuple[Streams, ...]
-    """By rising numbers of processes."""
+    """Streams by rising numbers of processes."""
     flushes: Flushes | None
     """None where the processor flushes no lines."""
     adder_bytes_per_s: Spread
@@ -79,28 +79,28 @@ class MemoryMeasurements:
     capacity_bytes: int
     measured_bytes: int
     cache_bytes: int
-    """Of all last-level caches; 0 where nobody tells."""
+    """Bytes of all last-level caches; 0 if the kernel does not tell."""
     num_repeats: int
     noise: float
     """The share of the time in which the measuring processes could have run that they waited for a core."""
 
     @property
     def alone(self) -> Streams:
-        """Of one process."""
+        """Streams of one process."""
         return self.streams[0]
 
     def fastest(self, kind: str) -> Streams:
-        """The number of processes with the highest median of "load", "store" or "copy"; the fewest, if several."""
+        """Return the number of processes with the highest median of "load", "store" or "copy"; the fewest of equal."""
         return max(self.streams, key=lambda each: (rate_of(each, kind).median, -each.num_processes))
 
     def outstanding_bytes(self, rate: Spread) -> int:
-        """What is under way at a rate until it is answered, in whole cache lines (Little's law)."""
+        """Return the bytes that are under way at a rate until answered, in whole cache lines (Little's law)."""
         num_lines = round(rate.median * self.latency_s.median / LINE_BYTES, 6)  # a product is seldom whole to the bit
         return max(1, math.ceil(num_lines)) * LINE_BYTES
 
 
 def rate_of(streams: Streams, kind: str) -> Spread:
-    """That of "load", "store" or "copy"."""
+    """Return the rate of "load", "store" or "copy"."""
     found: Spread = getattr(streams, kind)
     return found
 
@@ -115,7 +115,7 @@ def process_counts(most: int) -> tuple[int, ...]:
 
 
 def still_rises(streams: Sequence[Streams]) -> bool:
-    """Whether the last number of processes loads, stores or copies more than every smaller one."""
+    """Return whether the last number of processes loads, stores or copies more than every smaller one."""
     if len(streams) < 2:
         return True
     *before, last = streams
@@ -136,7 +136,7 @@ def require_memory_devices(base: Machine) -> None:
 
 
 def calibrated_machine(found: MemoryMeasurements, base: Machine, name: str) -> Machine:
-    """The base machine with each of its memory devices as the measured one; ConfigError where it has none."""
+    """Return the base machine with each of its memory devices as the measured one; ConfigError if it has none."""
     require_memory_devices(base)
     load, store = (rate_of(found.fastest(kind), kind) for kind in ("load", "store"))
     slower = min(load, store, key=lambda rate: rate.median)
@@ -175,7 +175,7 @@ def calibrated_machine(found: MemoryMeasurements, base: Machine, name: str) -> M
 
 
 def calibrated_text(found: MemoryMeasurements, base: Machine, name: str) -> str:
-    """The machine as a file: how each value was found, the intervals of its runs, and what no field can hold."""
+    """Return the machine as a file: the finding of each value, intervals of its runs, and facts that no field holds."""
     machine = calibrated_machine(found, base, name)
     port = next(place.wire.name for place in machine.tree.places if place.kind is PlaceKind.MEMORY)
     rows = _notes(found, port, machine.cci_wire.name if machine.cci_wire else "")
@@ -184,7 +184,7 @@ def calibrated_text(found: MemoryMeasurements, base: Machine, name: str) -> str:
 
 
 def _intervals(found: MemoryMeasurements, machine: Machine, port: str) -> Iterator[str]:
-    """What predictions vary: from the lowest to the highest of repeated runs."""
+    """Yield the intervals that predictions vary: from the lowest to the highest of repeated runs."""
     spreads = {
         "coherence.load_bytes_per_s": found.alone.load,
         "coherence.store_bytes_per_s": found.alone.store,
@@ -252,17 +252,17 @@ def _notes(found: MemoryMeasurements, port: str, cci: str) -> dict[tuple[str, st
 
 
 def rate_text(rate: Spread) -> str:
-    """Such as "20.1 GB/s (19.8 to 20.3)"."""
+    """Return text such as "20.1 GB/s (19.8 to 20.3)"."""
     return f"{rate.median / GB:.3g} GB/s ({rate.low / GB:.3g} to {rate.high / GB:.3g})"
 
 
 def time_text(seconds: Spread) -> str:
-    """Such as "121 ns (118 to 130)"."""
+    """Return text such as "121 ns (118 to 130)"."""
     return f"{seconds.median / NS:.4g} ns ({seconds.low / NS:.4g} to {seconds.high / NS:.4g})"
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """The name, or one like it that no other wire has."""
+    """Return the name, or one like it that no other wire has."""
     while name in taken:
         name = f"measured-{name}"
     return name

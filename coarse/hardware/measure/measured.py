@@ -1,4 +1,4 @@
-"""What was measured, and the machine that it makes."""
+"""Measurements, and the machine that they make."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ OnStep = Callable[[float, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Of one machine; seconds and bytes per second of one core unless it says otherwise."""
+    """Measurements of one machine; seconds and bytes per second of one core unless a field says otherwise."""
 
     latency_s: float
     push_s: SizeTable
@@ -49,7 +49,7 @@ class Measurements:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether others used this machine so much that the rates are theirs as well."""
+        """True if others used this machine so much that the rates are theirs as well."""
         return self.noise > NOISY
 
 
@@ -129,7 +129,7 @@ def _together_bytes_per_s(pair: Pair) -> float:
 
 
 def machine_of(found: Measurements, name: str) -> Machine:
-    """A node whose workers and memory devices are processes of this machine, and its copies the links."""
+    """Return a node whose workers and memory devices are processes of this machine, and its copies the links."""
     rate = max(nbytes / seconds for nbytes, seconds in (*found.push_s, *found.pull_s))
     port = Wire(
         name="copy",
@@ -166,7 +166,7 @@ def machine_of(found: Measurements, name: str) -> Machine:
 
 
 def _plain(text: str) -> str:
-    """A name that a machine file can hold."""
+    """Return a name that a machine file can hold."""
     return re.sub(r"[^A-Za-z0-9 _.:/()+-]+", " ", text).strip(" _.:/()+-")[:100] or "CPU"
 
 
@@ -192,7 +192,7 @@ HOW = {
 
 
 def labelled_text(machine: Machine, found: Measurements) -> str:
-    """The machine as a file, each value with how it was found, and how still the machine was."""
+    """Return the machine as a file, each value with how it was found, and how still the machine was."""
     head = ("# This machine as `coarse profile --save` measured it: two processes, mapped memory, records.",
             "# A worker or a memory device is a process here, and a transfer is a copy.",
             f"# Noise: {noise_note(found.noise)}")  # fmt: skip

@@ -38,11 +38,11 @@ from coarse.protocol.units import MIB
 from coarse.storage.region import DeviceMemory, MemoryFile
 
 LEAST_BYTES = 64 * MIB
-"""Of the range that is measured, where the caches are small or unknown."""
+"""Least bytes of the range that is measured, where the caches are small or unknown."""
 _CACHES, _FEWEST_CACHES = 4, 2
 """The range is so many times as large as all last-level caches, and at least so many times."""
 _LATENCY_SHARE, _STREAM_SHARE, _FLUSH_SHARE, _KERNEL_SHARE = 0.15, 0.45, 0.15, 0.1
-"""Of the time there is; the rest goes to preparing the memory. The last is for adder and optimizer each."""
+"""Shares of the available time; the rest prepares the memory. The last is for adder and optimizer each."""
 _UNIT_BYTES = 2 * MIB
 _LEAST_WINDOW_S, _MOST_WINDOW_S = 0.02, 0.3
 _FEWEST_REPEATS = 2
@@ -52,7 +52,7 @@ _SEEN_BYTES = 16 * MIB
 def range_bytes(
     capacity_bytes: int, cache_bytes: int, wanted_bytes: int | None, room_bytes: int, align_bytes: int = _UNIT_BYTES
 ) -> int:
-    """How much of a device to measure: whole units of 2 MiB, or of its alignment, and several times the caches.
+    """Return the bytes of a device to measure: whole units of 2 MiB, or of its alignment, and several caches.
 
     Raises:
         CapacityError: the device, what is wanted or what the machine has left is less than caches let be measured.
@@ -74,7 +74,7 @@ def range_bytes(
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is to be measured, and by whom."""
+    """Subject of a measurement, and its measurer."""
 
     place: str
     file: MemoryFile
@@ -182,7 +182,7 @@ class MemoryMeasurement:
         return self._often(0.1, "latency", _LATENCY_SHARE, lambda: self._pairs[0].ask(CHASE, window_ns))
 
     def _streams(self) -> Iterator[Streams]:
-        """For rising numbers of processes until no rate rises any more."""
+        """Yield streams of rising numbers of processes until no rate rises any more."""
         counts = process_counts(self._subject.num_processes)
         window_ns = self._window_ns(_STREAM_SHARE, 3 * len(counts))
         found: list[Streams] = []
@@ -242,7 +242,7 @@ class MemoryMeasurement:
         return sum(pair.answer() for pair in self._active)
 
     def _often(self, at: float, what: str, share: float, run: Callable[[], float]) -> Spread:
-        """What some runs find: as many as were asked for, fewer if they take longer than their share of the time."""
+        """Return the spread of some runs: as many as asked for, fewer if they exceed their share of the time."""
         until_s = self._clock.now_s() + 2 * share * self._subject.seconds
         values: list[float] = []
         while len(values) < self._subject.repeats:
@@ -253,7 +253,7 @@ class MemoryMeasurement:
         return spread_of(values)
 
     def _window_ns(self, share: float, num_kinds: int) -> int:
-        """How long a run may take where so many kinds of runs share a share of the time; one more run warms up."""
+        """Return the nanoseconds of a run where so many kinds of runs have a share of the time, and one warms up."""
         seconds = share * self._subject.seconds / num_kinds / (self._subject.repeats + 1)
         return round(min(max(seconds, _LEAST_WINDOW_S), _MOST_WINDOW_S) * NS_PER_S)
 

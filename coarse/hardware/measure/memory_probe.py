@@ -1,4 +1,4 @@
-"""What one process finds of a memory device: latency by dependent loads, rates of streams, the cost of flushes.
+"""Probe of a memory device by one process: latency by dependent loads, rates of streams, the cost of flushes.
 
 [Note: cold lines] Latency is that of the device only where no cache answers. So the chase visits one line of each 256
 bytes, in an order that no prefetcher guesses, after all lines have been removed from the caches; and it visits none
@@ -16,7 +16,7 @@ from coarse.protocol.units import LINE_BYTES
 LOAD, STORE, COPY, STORE_FLUSHED, LOAD_FLUSHED = range(5)
 """Kinds of streams."""
 SLOT_BYTES = 256
-"""Of each so many bytes the chase visits one line: with a line come its neighbours, up to two lines further."""
+"""Bytes of which the chase visits one line: with a line come its neighbours, up to two lines further."""
 _MOST_LINES = 1 << 22
 _HOPS = 1024
 """Loads between two looks at the clock."""

@@ -80,12 +80,12 @@ _FLUSHES = {"clwb": "660fae37", "clflushopt": "660fae3f", "clflush": "3e0fae3f"}
 """FLUSH, in four bytes each; 3e is a prefix that does nothing here."""
 
 def write_back_instruction(flags: Collection[str]) -> str | None:
-    """What writes a line to memory, clwb (which may keep it in the cache) before others; None where nothing does."""
+    """Return the instruction that writes a line to memory, clwb (which may keep it cached) before others; or None."""
     return next((name for name in _FLUSHES if name in flags), None)
 
 
 def evict_instruction(flags: Collection[str]) -> str | None:
-    """What removes a line from all caches; None where there is nothing."""
+    """Return the instruction that removes a line from all caches; None if there is none."""
     return next((name for name in ("clflushopt", "clflush") if name in flags), None)
 
 
@@ -93,7 +93,7 @@ class Native:
     """The loops, on arrays of whole cache lines: (n,) uint8, contiguous, that begin at a cache line."""
 
     def __init__(self, flags: Collection[str], machine: str | None = None) -> None:
-        """Flags are those of /proc/cpuinfo.
+        """Prepare machine code; flags are those of /proc/cpuinfo.
 
         Raises:
             MeasurementError: another processor, or a kernel that lets nobody make memory executable.
@@ -122,7 +122,7 @@ class Native:
             ) from None
 
     def chase(self, memory: np.ndarray, begin: int, num_loads: int) -> int:
-        """Where so many loads end that each begin where the one before says: int64 offsets in bytes."""
+        """Return the end of so many loads that each begin where the one before says: int64 offsets in bytes."""
         assert num_loads > 0
         return self._loops["chase"](_address(memory), begin, num_loads)
 

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How still a machine was while it was measured."""
+"""Noise of a machine while it was measured."""
 
 _EMULATOR = "QEMU TCG"
 """Part of the name of each processor that QEMU translates; under KVM it has the name of the one beneath."""
@@ -8,12 +8,12 @@ NOISY = 0.1
 
 
 def noise_of(ran_s: float, waited_s: float) -> float:
-    """The share of the time in which processes could have run that they waited for a core."""
+    """Return the share of the time in which processes could have run that they waited for a core."""
     return waited_s / max(waited_s + ran_s, 1e-9)
 
 
 def noise_note(noise: float) -> str:
-    """What a share means for the measured numbers, in a sentence."""
+    """Return a sentence on the meaning of a share of noise for the measured numbers."""
     note = f"the measuring processes waited for a core {noise:.0%} of the time"
     if noise <= NOISY:
         return f"{note}."

@@ -22,11 +22,11 @@ from coarse.transport.mailbox import Mailbox, control_bytes
 
 PEER_MODULE = "coarse.hardware.measure.peer"
 REQUEST = struct.Struct("<BQQ")
-"""What is asked, and two numbers."""
+"""Format of a request, and two numbers."""
 ANSWER = struct.Struct("<d")
 PING, READ, READ_OFTEN, ADD, STEP, MULTIPLY, QUIT = range(7)
 ENTER, LAY, CHASE, STREAM, FLUSH, ADD_THERE, STEP_THERE = range(7, 14)
-"""Of a memory device, see memory_probe.py."""
+"""Requests about a memory device (memory_probe.py)."""
 NS_PER_S = 1_000_000_000
 """Times travel as whole nanoseconds."""
 PARENT, PEER = 0, 1
@@ -53,7 +53,7 @@ class Endpoint:
         return np.ones(len(self.region), np.uint8)
 
     def next_range(self, nbytes: int) -> slice:
-        """The next part of the region; at its end its begin."""
+        """Return the next part of the region; at its end its begin."""
         if self._at + nbytes > len(self.region):
             self._at = 0
         self._at += nbytes
@@ -73,7 +73,7 @@ class Pair:
     """The measuring process's side; `with` starts and ends the other."""
 
     def __init__(self, file: MemoryFile | None = None) -> None:
-        """Of a memory device's file, which stays its owner's, or of the machine's memory."""
+        """Start a pair over a memory device's file, which stays its owner's, or over the machine's memory."""
         self._file = file
         self._is_greeted = False
         self.nbytes = file.capacity_bytes if file else min(MAX_REGION_BYTES, available_bytes() // 8 // MIB * MIB)
@@ -108,7 +108,7 @@ class Pair:
 
     @property
     def process_ids(self) -> tuple[int, int]:
-        """This process and the other."""
+        """Process ids of this process and the other."""
         return os.getpid(), self._process.pid
 
     def start(self, what: int, first: int = 0, second: int = 0) -> None:
@@ -125,7 +125,7 @@ class Pair:
         self.here.tell(REQUEST.pack(what, first, second))
 
     def answer(self) -> float:
-        """What it found."""
+        """Return the finding of the other process."""
         deadline_s = self.here.clock.now_s() + _TIMEOUT_S
         while True:
             for _, frame in self.here.mailbox.frames():
@@ -140,7 +140,7 @@ class Pair:
         return self.answer()
 
     def core_times(self) -> tuple[float, float]:
-        """Seconds that the two processes have run, and have waited for a core; zeros where nobody counts."""
+        """Return seconds that the two processes have run, and have waited for a core; zeros if they are not counted."""
         return core_times(self.process_ids)
 
     def _last_words(self) -> str:
@@ -161,7 +161,7 @@ class Pair:
 
 
 def core_times(process_ids: Collection[int]) -> tuple[float, float]:
-    """Seconds that processes have run, and have waited for a core; zeros where nobody counts."""
+    """Return seconds that processes have run, and have waited for a core; zeros if they are not counted."""
     ran_ns = waited_ns = 0
     for pid in process_ids:
         with suppress(OSError, ValueError):

@@ -47,11 +47,11 @@ class Peer:
 
     @cached_property
     def _probe(self) -> MemoryProbe:
-        """Of the region as a memory device."""
+        """Probe of the region as a memory device."""
         return MemoryProbe(self._end.region, self._end.clock, Native(cpu_flags()))
 
     def answer(self, what: int, first: int, second: int) -> float:
-        """What is found; 0 where something was only done."""
+        """Return the finding; 0 for an action without one."""
         end = self._end
         if what == READ:
             part = slice(first, first + second)
