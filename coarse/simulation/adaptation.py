@@ -26,21 +26,24 @@ from coarse.simulation.volleys import Volley, VolleySend, probe_volley, volley_s
 from coarse.strategy.rounds import By
 
 PROFILE_EVERY = 10
-"""Iterations between two looks, where nobody says otherwise. A look takes up to 2 % of an iteration as short as those
-of benchmarks/degradation.py, so a tenth of that here; one after which a change was found 3 to 5 % of one, and as much
-as a whole profile where the estimate of its links does not hold."""
+"""Iterations between two looks, by default.
+
+A look takes up to 2 % of an iteration as short as those of benchmarks/degradation.py, so a tenth of that here; one
+after which a change was found 3 to 5 % of one, and as much as a whole profile where the estimate of its links does not
+hold.
+"""
 CHANGE_TOLERANCE = 0.05
 """Relative difference from the last time above which a transfer has changed."""
 _LOOK_BYTES = 512 * KIB
 """Enough that the rate counts and not the start-up; so little that looking costs next to nothing."""
 _SMALL_BYTES = 32 * KIB
-"""Of the second probe by which an estimate is held: here a start-up counts as much as a rate."""
+"""Bytes of the second probe by which an estimate is held: here a start-up counts as much as a rate."""
 
 Seconds = tuple[float, ...]
 Result = TypeVar("Result")
 Measuring = Generator[Volley, Seconds, Result]
 Decide = Callable[[Job], Job]
-"""The same job with the tables and the split that its policy chooses on these links."""
+"""Function that returns the same job with the tables and the split that its policy chooses on these links."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +60,20 @@ class Profile:
     facts: tuple[Facts, ...]
     """Those in use afterwards."""
     by: tuple[str, ...]
-    """Who sums each gradient afterwards: "devices" or "workers"."""
+    """Summer of each gradient afterwards: "devices" or "workers"."""
     is_new: bool
-    """Whether facts or round are others than before."""
+    """True if facts or round are others than before."""
 
     @property
     def duration_s(self) -> float:
-        """What it cost."""
+        """Seconds that it cost."""
         return self.end_s - self.begin_s
 
     @classmethod
     def between(
         cls, before: Job, after: Job, *, iteration: int, begin_s: float, end_s: float, num_changed: int
     ) -> "Profile":
-        """Of a meeting before which a job was decided in one way, and afterwards in this."""
+        """Return the profile of a meeting between two decisions on a job."""
         return cls(
             iteration=iteration,
             begin_s=begin_s,
@@ -93,7 +96,7 @@ def keep_tables(job: Job) -> Job:
 
 
 class Adaptation:
-    """What is known of a job's links while it runs, and the job as it was decided last."""
+    """State of a job's links while it runs, and the job as it was decided last."""
 
     def __init__(self, job: Job, decide: Decide = keep_tables) -> None:
         self.job = job
@@ -111,8 +114,10 @@ class Adaptation:
             self._seconds[client] = {probe: probe_s(self._model, client, probe) for probe in probing.probes()}
 
     def measure_all(self) -> Measuring[tuple[Facts, ...]]:
-        """Before the first iteration: all clients in turn measure all. Their facts; `job` takes them, as its strategy
-        says."""
+        """Measure all, by all clients in turn, before the first iteration; return their facts.
+
+        `job` takes them, as its strategy says.
+        """
         for client, probing in enumerate(self._probings):
             for probe in probing.probes():
                 self._seconds[client][probe] = max((yield probe_volley(client, probe)))
@@ -141,7 +146,7 @@ class Adaptation:
         return num_changed
 
     def _measure_changed(self, estimated: Site) -> Measuring[None]:
-        """The ways that are not what they were, as far as the estimated links tell."""
+        """Measure the ways that are not what they were, as far as the estimated links tell."""
         for client, probing in enumerate(self._probings):
             for device in probing.devices:
                 look = ProbeCopy(device, self._look_bytes)
@@ -202,7 +207,7 @@ def look_volleys(placement: Placement, site: Site, nbytes: int) -> Iterator[Voll
 
 
 def is_other(now_s: float, before_s: float) -> bool:
-    """Whether two times differ by more than what repeated measurements do."""
+    """Return whether two times differ by more than what repeated measurements do."""
     return abs(now_s - before_s) > CHANGE_TOLERANCE * before_s
 
 

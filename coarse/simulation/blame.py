@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which links are slower than their model says, told from measured transfers alone.
+"""Links that are slower than their model says, told from measured transfers alone.
 
 Of the links that slow transfers took, that one is blamed, at that share of its rate, with which the model comes
 nearest to all that was measured; then the next, until the model fits or no further link makes it fit better. A
@@ -21,7 +21,7 @@ TOLERANCE = 0.02
 """A transfer that takes no more than this share longer than it should is as fast as it should be."""
 _MOST_LINKS = 16
 _MOST_ROUNDS = 8
-"""In which a share is approached: start-ups, and rates that a path does not draw, hide a part of a loss."""
+"""Most rounds in which a share is approached: start-ups, and rates that a path does not draw, hide a part of a loss."""
 _LEAST_GAIN = 0.01
 
 Measured = Sequence[tuple[Volley, tuple[float, ...]]]
@@ -29,7 +29,7 @@ Measured = Sequence[tuple[Volley, tuple[float, ...]]]
 
 
 def estimated_links(site: Site, measured: Measured) -> tuple[Link, ...]:
-    """The site's links, those to blame at the share of their rate with which the model comes to the measured times."""
+    """Return the site's links, those to blame at the share of their rate with which the model comes to the times."""
     return _at_shares(site, blamed_shares(site, measured)).links
 
 
@@ -47,13 +47,13 @@ def blamed_shares(site: Site, measured: Measured) -> dict[int, float]:
 
 
 Ratios = list[tuple[float, ...]]
-"""Of each volley's transfers measured to modelled seconds."""
+"""Ratios of measured to modelled seconds, of each volley's transfers."""
 _Fit = tuple[float, dict[int, float], Ratios]
 """The misfit that is left, with which shares, and the ratios then."""
 
 
 def _fitted(site: Site, measured: Measured, shares: Mapping[int, float], ratios: Ratios, link: int) -> _Fit:
-    """The best that blaming one link more can do: with a share that explains one of the slow transfers through it.
+    """Return the best fit that blaming one link more can reach.
 
     The slowest is explained by the link if it has no other reason; the least slow, and one between, if it has.
     """
@@ -71,7 +71,7 @@ def _fitted(site: Site, measured: Measured, shares: Mapping[int, float], ratios:
 def _explaining(
     site: Site, measured: Measured, shares: Mapping[int, float], ratios: Ratios, link: int, index: int, number: int
 ) -> _Fit:
-    """The fit with that share of a link at which the model comes to the time of one transfer."""
+    """Return the fit with that share of a link at which the model comes to the time of one transfer."""
     tried, known, ratio = dict(shares), site, ratios[index][number]
     for _ in range(_MOST_ROUNDS):
         tried[link] = tried.get(link, 1.0) / ratio
@@ -87,7 +87,7 @@ def _explaining(
 
 
 def _suspects(site: Site, measured: Measured, ratios: Ratios) -> set[int]:
-    """The links that transfers took which are slower than the model has it."""
+    """Return the links of transfers that are slower than the model has them."""
     return {
         link
         for (volley, _), row in zip(measured, ratios, strict=True)

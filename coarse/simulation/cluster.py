@@ -24,14 +24,14 @@ class ModelledCluster:
     num_devices: int = 0
     """0: as many as the strategy wants."""
     is_exact: bool = False
-    """True where there are so many devices, whatever the strategy wants."""
+    """True if there are so many devices, for any strategy."""
     num_nodes: int = 1
     worker_ring: PathKind = "auto"
-    """What the workers' ring uses within a node; "pcie" leaves NVLink out."""
+    """Path of the workers' ring within a node; "pcie" leaves NVLink out."""
     copies: PathKind = "pcie"
-    """What pushes and pulls use; "auto" takes an NVLink where there is one."""
+    """Path of pushes and pulls; "auto" takes an NVLink if there is one."""
     device_ring: PathKind | None = None
-    """What sync cores use among themselves; by default the CCI links if the machine has any, else "auto"."""
+    """Path of sync cores among themselves; by default the CCI links if the machine has any, else "auto"."""
     num_sync_groups: int = 2
     stated: EndpointPlacement | None = None
     """Endpoints that play them, if they are not chosen here."""
@@ -51,7 +51,7 @@ class ModelledCluster:
 
     @property
     def placement(self) -> Placement:
-        """What clients and proxies know of the places; ConfigError where the strategy does not suit them."""
+        """Places as clients and proxies know them; ConfigError if the strategy does not suit them."""
         placement = placement_of(self.machine, self.places, self.strategy, num_sync_groups=self.num_sync_groups)
         self.strategy.check(placement.cluster)
         return placement

@@ -21,7 +21,7 @@ class Compute:
         self._due: deque[tuple[float, Action]] = deque()
         self._num_rings = 0
         self._undisturbed_s = 0.0
-        """What the time would be if no ring had been beside."""
+        """Time that would have passed without a ring beside."""
         self._since_s = 0.0
         self._turn = 0
         self.lost_s = 0.0
@@ -38,11 +38,11 @@ class Compute:
         self._await_next()
 
     def on_ring_begun(self) -> None:
-        """A collective of the workers is under way on this processor."""
+        """Note that a collective of the workers is under way on this processor."""
         self._set_rings(self._num_rings + 1)
 
     def on_ring_ended(self) -> None:
-        """It is not any more."""
+        """Note that it is under way no longer."""
         self._set_rings(self._num_rings - 1)
 
     def _set_rings(self, num_rings: int) -> None:

@@ -43,8 +43,10 @@ class SimulatedDevices:
         memories: Sequence[np.ndarray] | None = None,
         driver: "Callable[[SimulatedDevices, int], SimulatedDriver] | None" = None,
     ) -> None:
-        """`memories`: by device (capacity_bytes,) uint8, whose real bytes are then summed. `driver` makes what each
-        device is driven by, if not a SimulatedDriver."""
+        """Make devices; `memories` are by device (capacity_bytes,) uint8, whose real bytes are then summed.
+
+        `driver` makes the driver of each device, if not a SimulatedDriver.
+        """
         self.engine = engine
         self.site = site
         self.clients = [ClientProtocol(client, placement) for client in range(placement.num_clients)]
@@ -64,11 +66,11 @@ class SimulatedDevices:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether real bytes are summed."""
+        """True if real bytes are summed."""
         return self._memories is not None
 
     def push(self, client: int, key: int, *, present: bool = True) -> None:
-        """A client's shards of a key go out one by one, and are announced as they arrive."""
+        """Send a client's shards of a key one by one, and announce them as they arrive."""
         protocol = self.clients[client]
         protocol.begin(key)
         state = protocol.keys[key]
@@ -89,7 +91,7 @@ class SimulatedDevices:
         self.follow()
 
     def send(self, send: Send) -> None:
-        """A device's record, to be handed over by `follow`."""
+        """Send a device's record, which `follow` hands over."""
         self._coming.append(send)
 
     def follow(self) -> None:
@@ -114,7 +116,7 @@ class SimulatedDevices:
         return sizes
 
     def array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
-        """A region's elements, where there are real bytes."""
+        """Return a region's elements, if there are real bytes."""
         assert self._memories is not None
         end = region.offset + num_elements * dtype.itemsize
         return self._memories[region.device][region.offset : end].view(dtype.storage)
@@ -136,20 +138,20 @@ class SimulatedDevices:
 
 
 class SimulatedDriver:
-    """What one device is driven by (see DeviceDriver): sums and chunks take the time of links and of its adder."""
+    """Driver of one device (DeviceDriver): sums and chunks take the time of links and of its adder."""
 
     def __init__(self, job: SimulatedDevices, device: int) -> None:
         self.rings = RingBuffers(job.array) if job.has_bytes else None
         self._job = job
         self._device = device
         self._kinds: dict[int, tuple[int, int]] = {}
-        """See `chunk_kind`, by key."""
+        """Kinds of chunks by key (`chunk_kind`)."""
         self._engine = job.engine
         self._site = job.site
         self.send = job.send
 
     def send_chunk(self, send: RingSend) -> None:
-        """See DeviceDriver."""
+        """Send a chunk of a ring (`DeviceDriver.send_chunk`)."""
         itemsize, priority = self.chunk_kind(send)
         nbytes = cost_of(INSTRUCTION_COSTS, send, itemsize).amount
         path = self._site.between_devices[self._device, send.device]
@@ -158,7 +160,7 @@ class SimulatedDriver:
         self._engine.move(("ring", self._device), path, nbytes, arrived, priority=priority)
 
     def reduce(self, work: ReduceWork) -> None:
-        """See DeviceDriver: what lies elsewhere is fetched, and the sum is written back to where it came from."""
+        """Begin a sum; remote sources are fetched, and the sum is written back to where it came from."""
         if isinstance(work, Reduce):
             run = ReduceRun(self._device, work)
             self._follow_run(work, run, run.begin())
@@ -166,14 +168,14 @@ class SimulatedDriver:
         self._add(cost_of(INSTRUCTION_COSTS, work, 0).amount, partial(self._done, work))
 
     def reserve(self, reserve: Reserve) -> str:
-        """See DeviceDriver: modelled memory is real."""
+        """Make a region real: modelled memory always is."""
         return ""
 
     def finish(self) -> None:
-        """See DeviceDriver."""
+        """Finish (`DeviceDriver.finish`)."""
 
     def chunk_kind(self, send: RingSend) -> tuple[int, int]:
-        """Of a chunk: bytes of an element, in the accumulator type, and the key's priority."""
+        """Return the bytes of a chunk's element, in the accumulator type, and the key's priority."""
         key = send.ring.key
         kind = self._kinds.get(key)
         if kind is None:
@@ -182,7 +184,7 @@ class SimulatedDriver:
         return kind
 
     def at_arrival(self, target: int, header: RingChunk, nbytes: int, frame: np.ndarray | None) -> Action:
-        """What to do with a chunk once it has come: it is added, or only stored."""
+        """Return the action on a chunk once it has come: it is added, or only stored."""
         device = self._job.devices[target]
         taken = partial(self._on_chunk, target, header, frame)
         if not device.protocol.adds(header):

@@ -22,12 +22,12 @@ class Engine:
     def __init__(self, links: Sequence[Link], ports: Ports | None = None) -> None:
         self._ports = Ports(links) if ports is None else ports
         self._has_links = bool(links) or ports is not None
-        """Whether links may change their rates, so that something happens on them where nothing moves."""
+        """True if links may change their rates, so that events come where nothing moves."""
         self._due: list[tuple[float, int, Action]] = []
         self._moving: dict[int, Action] = {}
         self._num_asked = 0
         self._free_s: dict[Hashable, float] = {}
-        """When each processor has done what it was given."""
+        """Time at which each processor has done its work."""
         self.now_s = 0.0
         self.num_events = 0
         self._before_s = self._last_s = math.inf
@@ -53,7 +53,7 @@ class Engine:
         heapq.heappush(self._due, (done_s, self._num_asked, action))
 
     def free_s(self, processor: Hashable) -> float:
-        """When a processor has done, or will have done, all that it was given so far."""
+        """Return the time at which a processor has done, or will have done, all its work so far."""
         return self._free_s.get(processor, 0.0)
 
     def move(
@@ -100,7 +100,7 @@ class Engine:
         self._ports.submit(self._num_asked, port, path, total, self.now_s, priority=priority, piece_bytes=nbytes)
 
     def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
-        """From a time on a link has another rate: see Fabric.set_rate."""
+        """Give a link another rate from a time on (Fabric.set_rate)."""
         self._ports.fabric.set_rate(link, bytes_per_s, at_s)
 
     def set_rates(self, changes: Iterable[RateChange]) -> None:

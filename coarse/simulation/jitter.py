@@ -25,10 +25,10 @@ _REMEMBERED_ITERATIONS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Jitter:
-    """How much longer compute takes by chance, and which chance."""
+    """Chance by which compute takes longer, and its seed."""
 
     share: float
-    """By which part of itself compute takes longer, in the mean."""
+    """Share by which compute takes longer, in the mean."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Jitter:
             raise ConfigError(f"seed must lie in 0..2^63-1, got {self.seed}; choose another", key="seed")
 
     def factors(self, num_workers: int, iteration: int) -> tuple[float, ...]:
-        """How many times longer each worker computes in an iteration; see [Note: draws by name]."""
+        """Return the number of times that each worker computes longer in an iteration ([Note: draws by name])."""
         return _factors(self.share, self.seed, num_workers, iteration)
 
 

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What is simulated: gradients and when backward has them, who synchronises which, and how ranks differ."""
+"""Job that is simulated: gradients and their times in backward, their summers, and differences of ranks."""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Gradient:
         return self.num_elements * self.dtype.itemsize
 
     def descriptor(self, priority: int, hint: int = 0, turn: int = 0) -> Descriptor:
-        """As clients register it."""
+        """Return the descriptor as clients register it."""
         name, shape = name_in_turn(self.name, turn), (self.num_elements,)
         return Descriptor(name, int(self.dtype), int(self.op), shape, priority, hint=hint)
 
@@ -91,19 +91,19 @@ class Job:
     site: Site
     placement: Placement
     facts: tuple[Facts, ...]
-    """By worker what plans of tensors follow from; () where no device sums anything."""
+    """Facts by worker from which plans of tensors follow; () if no device sums anything."""
     gradients: tuple[Gradient, ...]
-    """In the order in which backward produces them: the model's last layer first."""
+    """Gradients in the order in which backward produces them: the model's last layer first."""
     forward_s: float
     backward_s: float
     round: Round
-    """Who sums which gradients, and when they set out; its facts are the job's."""
+    """Round: summers of gradients, and when they set out; its facts are the job's."""
     ring_slow_down: float = 1.0
-    """How many times longer a worker computes while a ring of the workers is under way."""
+    """Number of times that a worker computes longer while a ring of the workers is under way."""
     slow_downs: tuple[float, ...] = ()
-    """Of each worker how many times longer its compute takes; () for equal ones."""
+    """Number of times that each worker's compute takes longer; () for equal ones."""
     jitter: Jitter | None = None
-    """How much longer each iteration's compute takes by chance."""
+    """Chance by which each iteration's compute takes longer."""
     num_iterations: int = 3
     one_stands_for_all: bool = False
     """Simulate the first worker and its proxy, as slow as the slowest, for all: see macro.py."""
@@ -112,7 +112,7 @@ class Job:
     lag: int = 0
     """Rounds by which the sums that a step applies are late."""
     rate_changes: tuple[RateChange, ...] = ()
-    """What happens to links while the job runs; its first iteration begins at second 0."""
+    """Changes of links while the job runs; its first iteration begins at second 0."""
 
     def __post_init__(self) -> None:
         _require(len(self.round.by) == len(self.gradients), "round", f"{len(self.round.by)} gradients")
@@ -131,12 +131,12 @@ class Job:
 
     @property
     def num_workers(self) -> int:
-        """How many workers train."""
+        """Number of workers that train."""
         return self.placement.num_clients
 
     @property
     def strategy(self) -> Strategy:
-        """Who plans tensors and decides rounds."""
+        """Strategy that plans tensors and decides rounds."""
         strategy = self.placement.planner
         assert isinstance(strategy, Strategy)
         return strategy
@@ -173,7 +173,7 @@ class Job:
         return iteration % self.num_turns * len(self.gradients) + position
 
     def moments(self, worker: int, iteration: int) -> StepMoments:
-        """When a worker's step has come how far in an iteration: what it makes of gradients delays all that follows."""
+        """Return the times of a worker's step in an iteration; the making of gradients delays all that follows."""
         slow_down, encode_s, decode_s, ready_s = self.slow_down(worker, iteration), 0.0, 0.0, []
         for gradient, by in zip(self.gradients, self.round_at(iteration).by, strict=True):
             if by is not By.NOBODY:
@@ -193,12 +193,12 @@ class Job:
         return self.round.num_to_devices
 
     def with_split(self, num_to_devices: int) -> "Job":
-        """The same job of which the devices sum the first gradients and the workers the others, held back as before."""
+        """Return the same job in which devices sum the first gradients and workers the others, held back as before."""
         by = first_to_devices(num_to_devices, len(self.gradients)).by
         return replace(self, round=replace(self.round, by=by))
 
     def round_at(self, iteration: int) -> Round:
-        """Who sums which gradients in one iteration."""
+        """Return the summers of gradients in one iteration."""
         return require_round_of(self.strategy, iteration, self.round)
 
     def gradients_by(self, by: By) -> tuple[int, ...]:
@@ -211,21 +211,21 @@ class Job:
         return range(1 if self.one_stands_for_all else self.num_workers)
 
     def slow_down(self, worker: int, iteration: int = 0) -> float:
-        """How many times longer a worker's compute takes in an iteration; the slowest's where one stands for all."""
+        """Return the number of times that a worker's compute takes longer; the slowest's if one stands for all."""
         if self.one_stands_for_all:
             return max(self._factors(iteration), default=1.0)
         factors = self._factors(iteration)
         return factors[worker] if factors else 1.0
 
     def others_idle_s(self, iteration: int) -> float:
-        """What workers wait for the slowest's backward, in the mean over all, where that one stands for all."""
+        """Return the mean wait of workers for the slowest's backward, if that one stands for all."""
         factors = self._factors(iteration)
         if not factors or not self.one_stands_for_all:
             return 0.0
         return (max(factors) - fmean(factors)) * (self.forward_s + self.backward_s)
 
     def _factors(self, iteration: int) -> tuple[float, ...]:
-        """Of every worker; () where all are equal."""
+        """Return the factors of every worker; () if all are equal."""
         return compute_factors(self.slow_downs, self.jitter, self.num_workers, iteration)
 
 

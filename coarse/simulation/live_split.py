@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a strategy decides by in a live job: what its first steps measured (COARSE III-F).
+"""View of a live job by which a strategy decides: measurements of its first steps (COARSE III-F).
 
 The job is simulated on a site of two links: one gives every bucket back the time that memory devices took for so many
 bytes, the other what an all-reduce of the workers took. Both were measured with all workers taking part, so two
@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from coarse.hardware.links import Link, rising
 from coarse.hardware.quantities import SizeTable
+from coarse.protocol import override
 from coarse.protocol.plan import Placement
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.sites import Site
@@ -56,13 +57,13 @@ class MeasuredStep:
     backward_s: float
     """T_BP: from the first gradient to the last."""
     step_s: float
-    """From one synchronisation's end to the next one's."""
+    """Seconds from one synchronisation's end to the next one's."""
     ready_s: tuple[float, ...]
-    """Of each bucket, in the order of backward: from the first gradient until it was complete."""
+    """Seconds from the first gradient until each bucket was complete, in the order of backward."""
 
 
 class MeasuredView(SiteView):
-    """See View: buckets of `nbytes` each, in the order of backward. The same numbers decide alike on every worker."""
+    """View of buckets of `nbytes` each, in the order of backward. Equal numbers decide equally on every worker."""
 
     def __init__(
         self, nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_workers: int, lag: int = 0
@@ -73,6 +74,7 @@ class MeasuredView(SiteView):
         self._known_s: dict[tuple[Round, int], float] = {}
 
     @property
+    @override
     def least_gain(self) -> float:
         return LEAST_GAIN
 
@@ -96,6 +98,7 @@ class MeasuredView(SiteView):
             num_workers=num_workers, num_devices=num_workers, worker_bytes_per_s=worker, proxy_bytes_per_s=proxy
         )
 
+    @override
     def iteration_s(self, decided: Round, *, iterations: int = 1) -> float:
         known = decided, iterations
         if known not in self._known_s:
@@ -104,8 +107,10 @@ class MeasuredView(SiteView):
 
 
 def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, lag: int = 0) -> Job:
-    """The job to simulate, all of it on the devices. A bucket that was complete before an earlier one counts as
-    complete with it."""
+    """Return the job to simulate, all of it on the devices.
+
+    A bucket that was complete before an earlier one counts as complete with it.
+    """
     ready_s = (min(at_s, step.backward_s) for at_s in accumulate(step.ready_s, max))
     return Job(
         site=measured_site(ways),
@@ -124,8 +129,11 @@ def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, 
 
 
 def measured_site(ways: MeasuredWays) -> Site:
-    """Two workers and a device whose links give back the measured seconds: pushing takes what the whole way took, and
-    each of the two sends of a ring of two carries half of the bytes in half of the time."""
+    """Return two workers and a device whose links give back the measured seconds.
+
+    Pushing takes the seconds of the whole way, and each of the two sends of a ring of two carries half of the bytes in
+    half of the time.
+    """
     push = [measured_link(f"worker {worker} to the devices", ways.devices) for worker in _WORKERS]
     ring = [measured_link(f"worker {worker} to the next", _halved(ways.workers)) for worker in _WORKERS]
     return Site(
@@ -139,8 +147,11 @@ def measured_site(ways: MeasuredWays) -> Site:
 
 
 def measured_link(name: str, table: SizeTable) -> Link:
-    """A link on which a transfer alone takes the measured seconds; where more bytes took no longer, the fewer are left
-    out. The latency is where the line through the two smallest sizes meets 0 bytes."""
+    """Return a link on which a transfer alone takes the measured seconds.
+
+    Where more bytes took no longer, the fewer are left out. The latency is where the line through the two smallest
+    sizes meets 0 bytes.
+    """
     rows = rising(table)
     latency_s = 0.0
     if len(rows) > 1:

@@ -16,17 +16,21 @@ class LockstepTimes:
     gather_s: float = 0.0
     reduce_s: float = 0.0
     is_reduce_awaited: bool = False
-    """Whether a worker's backward waits for each reduction (on CPUs), or only the minibatch's end does (on GPUs)."""
+    """True if a worker's backward waits for each reduction (on CPUs), False if only the minibatch's end does (on
+    GPUs)."""
 
 
 def lockstep_s(costs: Sequence[Sequence[float]], num_units: int, forward_share: float, times: LockstepTimes) -> float:
-    """Seconds of a minibatch (ODC's T(P), with communication): a unit is gathered while the one before it is computed,
-    in forward and again in backward; links carry one thing after the other.
+    """Return the seconds of a minibatch (ODC's T(P), with communication).
+
+    A unit is gathered while the one before it is computed, in forward and again in backward; links carry one thing
+    after the other.
 
     Args:
-        costs: by worker and microbatch, seconds of compute, which all units share alike.
+        costs: by worker and microbatch, seconds of compute, of which all units have equal parts.
         num_units: sharded units, of the same size.
         forward_share: of a microbatch's seconds.
+        times: seconds of a unit's gathers and reductions.
 
     Raises:
         ConfigError: workers with different numbers of microbatches, which wait for one another for ever.

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A ring of equal members as a few events: what 1,024 members do alike is simulated once.
+"""Ring of equal members as a few events: the equal work of 1,024 members is simulated once.
 
 In a job whose workers are equal and whose proxies are local, all rings of a shard begin together and
 every member sends the same bytes over a link of its own. One client, its proxy and their links then
@@ -20,6 +20,7 @@ from functools import partial
 
 from coarse.errors import ConfigError
 from coarse.hardware.links import Link, path_alone_s
+from coarse.protocol import override
 from coarse.protocol.records import Located, Table
 from coarse.proxy.instructions import RingSend
 from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
@@ -44,7 +45,7 @@ class ProxiedAlike(Proxied):
         super().__init__(engine, with_few_members(job, num_few), positions, on_synced, driver)
 
     def register(self) -> None:
-        """See Proxied: what the others would have told the first device."""
+        """Register keys, with what the others would have told the first device."""
         job, first, device = self.job, self.clients[0], self.devices[0]
         self.deliver(first.on_profiled(job.facts[0]))
         for client, facts in enumerate(job.facts[1:], start=1):
@@ -58,7 +59,7 @@ class ProxiedAlike(Proxied):
 
 
 class DriverOfFirst(SimulatedDriver):
-    """Of the device that stands for all: what it sends comes back to it."""
+    """Driver of the device that stands for all: its sends come back to it."""
 
     def __init__(self, job: SimulatedDevices, device: int, *, num_few: int, num_members: int) -> None:
         super().__init__(job, device)
@@ -67,8 +68,8 @@ class DriverOfFirst(SimulatedDriver):
         self._num_members = num_members
         self._waits = Waits(job.site, job.site.device_hops)
 
+    @override
     def send_chunk(self, send: RingSend) -> None:
-        """See DeviceDriver."""
         nbytes = true_chunk_bytes(send, self._num_few, self._num_members)
         num_turns = steps_within(send.header.step, self._num_few, self._num_members)
         arrived = self.at_arrival(0, send.header, nbytes * num_turns, None)
@@ -87,8 +88,8 @@ class WorkerRingAlike(WorkerRing):
         self._num_workers = job.num_workers
         self._waits = Waits(job.site, job.site.worker_hops)
 
+    @override
     def send(self, worker: int, send: RingSend) -> None:
-        """See WorkerRing."""
         nbytes = true_chunk_bytes(send, 2, self._num_workers)
         num_turns = steps_within(send.header.step, 2, self._num_workers)
         arrived = self.at_arrival(worker, send)
@@ -98,7 +99,7 @@ class WorkerRingAlike(WorkerRing):
 
 
 class Waits:
-    """What passes in a ring of unlike hops between two chunks on the slowest: see [Note: unlike hops]."""
+    """Waits in a ring of unlike hops between two chunks on the slowest ([Note: unlike hops])."""
 
     def __init__(self, site: Site, hops: Sequence[Hop]) -> None:
         self._links = site.links
@@ -123,7 +124,7 @@ def _alone_s(links: Sequence[Link], path: Path, nbytes: int) -> float:
 
 
 def steps_within(step: int, num_few: int, num_members: int) -> int:
-    """How many steps of a ring of all members a step of a ring of few stands for."""
+    """Return the number of steps of a ring of all members that a step of a ring of few stands for."""
     part = step % (num_few - 1)  # reduce-scatter and all-gather alike
     return (part + 1) * (num_members - 1) // (num_few - 1) - part * (num_members - 1) // (num_few - 1)
 
@@ -134,7 +135,7 @@ def true_chunk_bytes(send: RingSend, num_few: int, num_members: int) -> int:
 
 
 def with_few_members(job: Job, num_few: int) -> Job:
-    """The job as the first worker sees it among few others: its own way to its own device, and along the ring."""
+    """Return the job as the first worker sees it among few others: its way to its device, and along the ring."""
     placement, site = job.placement, job.site
     if placement.num_clients != placement.num_devices:
         raise ConfigError(

@@ -23,7 +23,7 @@ class Meeting:
         self._iteration = 0
 
     def arrive(self, iteration: int) -> None:
-        """A worker has ended what comes before this iteration."""
+        """Note that a worker has ended all that comes before this iteration."""
         self._num_here += 1
         self._iteration = iteration
         if self._num_here == self._num_workers:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What COARSE's profiler finds on a site, and the facts that follow (COARSE III-E).
+"""Profiler's findings on a site, and the facts that follow (COARSE III-E).
 
 The probes are those of live profiling, made on the model of the links: copies of rising sizes to
 each proxy, with as much coming back at the same time, since push and pull run together in training.
@@ -17,7 +17,7 @@ from coarse.strategy.strategy import Strategy
 
 
 def probe_s(site: Site, client: int, probe: ProbeCopy) -> float:
-    """What a client measures: the latency, or seconds until push and pull have both ended."""
+    """Return a client's measurement: the latency, or seconds until push and pull have both ended."""
     return max(volley_s(site, probe_volley(client, probe)))
 
 
@@ -32,7 +32,7 @@ def profile_proxy(site: Site, client: int, device: int, *, is_local: bool, sizes
 
 
 def probings(cluster: Cluster, sizes: Sequence[int]) -> tuple[Probing, ...]:
-    """What each client measures: its ways to the devices of its node."""
+    """Return the probes of each client: its ways to the devices of its node."""
     return tuple(
         Probing(devices=cluster.devices_on(node), local=local, sizes=tuple(sizes))
         for node, local in zip(cluster.worker_nodes, cluster.local_devices, strict=True)

@@ -44,7 +44,7 @@ class Proxied(SimulatedDevices):
                 self.deliver(protocol.register(descriptor))
 
     def push_gradient(self, worker: int, position: int) -> None:
-        """A worker has a gradient, by its place among the job's descriptors."""
+        """Push a worker's gradient, by its place among the job's descriptors."""
         self.push(worker, self.keys[position])
 
     def _on_gradient(self, client: int, key: int) -> None:

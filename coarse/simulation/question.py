@@ -83,7 +83,7 @@ class SlowDownOptions:
 
     @cached_property
     def slow_downs(self) -> dict[int, float]:
-        """By worker, how many times longer its compute takes."""
+        """Number of times that each worker's compute takes longer."""
         found: dict[int, float] = {}
         for worker, factor in map(slow_down, self.stragglers):
             if worker in found:
@@ -105,7 +105,7 @@ class SlowDownOptions:
         return tuple(self.slow_downs.get(worker, 1.0) for worker in range(num_workers))
 
     def chance(self) -> Jitter | None:
-        """The jitter, None where there is none; ConfigError where there cannot be such."""
+        """Return the jitter, None if there is none; ConfigError if there cannot be such."""
         return None if self.jitter == 0 else Jitter(share=self.jitter, seed=self.seed)
 
 

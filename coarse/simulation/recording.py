@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a simulated job's links and adders did and when, for timelines: recorded only where that is asked for."""
+"""Recording of a simulated job's links and adders over time, for timelines: only where that is asked for."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from coarse.hardware.ports import Ports
 from coarse.simulation.engine import Action, Engine
 
 Port = tuple[str, int]
-"""What a sender does, and its number: ("push", worker), ("pull", worker), ("workers", worker), ("ring", device),
+"""Action of a sender, and its number: ("push", worker), ("pull", worker), ("workers", worker), ("ring", device),
 ("fetch", device)."""
 
 
@@ -18,7 +18,7 @@ class Transfer(NamedTuple):
 
     port: Port
     position: int
-    """Which gradient, counted in the order of backward, where the port knows (not the workers' ring)."""
+    """Number of the gradient in the order of backward, where the port knows it (not the workers' ring)."""
     path: tuple[int, ...]
     """Link ids, one of them twice where it is crossed twice."""
     nbytes: int
@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
 
 class Recording:
-    """Of one job: what was asked of ports and adders, and when transfers ended.
+    """Recording of one job: requests of ports and adders, and ends of transfers.
 
     Kept as flat lists, field after field: objects that stay would make the collector of garbage work.
     """
@@ -44,12 +44,12 @@ class Recording:
         self.asked: list[Any] = []
         """Transfer, port, position, path, bytes, and when it was handed to its port."""
         self.ended: list[Any] = []
-        """When, and which transfer; in the order of time."""
+        """Time and number of each transfer that ended; in the order of time."""
         self.worked: list[Any] = []
         """Processor, seconds, and when they were over; in the order in which they were asked for."""
 
     def transfers(self) -> Iterator[Transfer]:
-        """In the order of their ends, each from when its port was free for it; its start-up is part of it."""
+        """Yield transfers in the order of their ends, each from when its port was free for it, start-up included."""
         asked = {number: rest for number, *rest in _groups(self.asked, 6)}
         free_s: dict[Port, float] = {}
         for end_s, number in _groups(self.ended, 2):
@@ -59,7 +59,7 @@ class Recording:
             yield Transfer(port, position, tuple(path), nbytes, begin_s, end_s)
 
     def works(self) -> Iterator[Work]:
-        """In the order in which they were asked for."""
+        """Yield works in the order in which they were asked for."""
         return (Work(processor, end_s - seconds, end_s) for processor, seconds, end_s in _groups(self.worked, 3))
 
 
@@ -86,14 +86,14 @@ class _RecordingPorts(Ports):
         begun_s: float | None = None,
         piece_bytes: int | None = None,
     ) -> None:
-        """See Ports."""
+        """Submit a transfer (Ports.submit), and record it."""
         self._asked += (transfer, port, priority, path, nbytes, at_s)
         super().submit(
             transfer, port, path, nbytes, at_s, priority=priority, begun_s=begun_s, piece_bytes=piece_bytes
         )
 
     def next_ended(self, until_s: float) -> list[tuple[float, int]]:
-        """See Ports."""
+        """Return the transfers that ended (Ports.next_ended), and record them."""
         ended = super().next_ended(until_s)
         for pair in ended:
             self._ended += pair
@@ -108,6 +108,6 @@ class RecordingEngine(Engine):
         super().__init__(links, _RecordingPorts(links, self.recording))
 
     def work(self, processor: Hashable, seconds: float, action: Action) -> None:
-        """See Engine."""
+        """Give a processor work (Engine.work), and record it."""
         super().work(processor, seconds, action)
         self.recording.worked += (processor, seconds, self.free_s(processor))

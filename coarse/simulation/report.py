@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a simulated job took: per iteration and worker, and per link."""
+"""Report of a simulated job: per iteration and worker, and per link."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +22,9 @@ class WorkerIteration:
     end_s: float
     """All its gradients are synchronised."""
     idle_s: float = 0.0
-    """What it waited for slower workers' backward after its own."""
+    """Seconds that it waited for slower workers' backward after its own."""
     others_idle_s: float = 0.0
-    """Where it stands for all, as slow as the slowest: what all of them waited for it, in the mean."""
+    """Mean wait of all workers for it, if it stands for all and is as slow as the slowest."""
 
     @property
     def duration_s(self) -> float:
@@ -92,15 +92,15 @@ class Report:
     period: int = 1
     """Iterations at the end over which figures are means: those of rounds that repeat."""
     recording: Recording | None = field(default=None, repr=False)
-    """What ports, links and adders did, where that was asked for."""
+    """Recording of ports, links and adders, if that was asked for."""
 
     def steady(self) -> tuple[WorkerIteration, ...]:
-        """The last iteration of every worker."""
+        """Return the last iteration of every worker."""
         last = max(row.iteration for row in self.iterations)
         return tuple(row for row in self.iterations if row.iteration == last)
 
     def _counted(self) -> tuple[WorkerIteration, ...]:
-        """The last iterations of every worker, of one period."""
+        """Return the last iterations of every worker, of one period."""
         first = max(row.iteration for row in self.iterations) - self.period + 1
         return tuple(row for row in self.iterations if row.iteration >= first)
 
@@ -116,7 +116,7 @@ class Report:
 
     @property
     def profile_share(self) -> float:
-        """See the function of this name."""
+        """Share of the time that profiles took (`profile_share`)."""
         return profile_share(self.iterations, self.profiles)
 
     @property

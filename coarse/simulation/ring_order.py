@@ -23,7 +23,7 @@ _MAX_SEARCHED = 8
 def in_ring_order(
     machine: Machine, places: EndpointPlacement, *, workers: PathKind, devices: PathKind
 ) -> EndpointPlacement:
-    """The same places, each node's workers and devices in the order whose slowest hop is fastest."""
+    """Return the same places, each node's workers and devices in the order whose slowest hop is fastest."""
     worker_order = _order(machine, places.workers, workers)
     device_order = _order(machine, places.devices, devices)
     renamed = {device: number for number, device in enumerate(device_order)}

@@ -48,24 +48,26 @@ class Scenario(JobOptions):
     options: Mapping[str, object] = field(default_factory=dict)
     """Fields of a strategy that is not coarse's own."""
     worker_ring: PathKind = "auto"
-    """What the workers' ring uses within a node; "pcie" leaves NVLink out."""
+    """Path of the workers' ring within a node; "pcie" leaves NVLink out."""
     copies: PathKind = "pcie"
-    """What pushes and pulls use; "auto" takes an NVLink where there is one."""
+    """Path of pushes and pulls; "auto" takes an NVLink if there is one."""
     device_ring: PathKind | None = None
-    """What sync cores use among themselves; by default the CCI links if the machine has any, else "auto"."""
+    """Path of sync cores among themselves; by default the CCI links if the machine has any, else "auto"."""
     hold_back: bool | None = None
-    """Whether the workers' ring waits for the end of backward. By default as it does live: what the mode coarse leaves
-    to the workers waits, all-reduce does not. COARSE's evaluation has both wait (II-B, III-F)."""
+    """True if the workers' ring waits for the end of backward; None: as live.
+
+    Live the workers' part in mode coarse waits, all-reduce does not. COARSE's evaluation has both wait (II-B, III-F).
+    """
     ring_slow_down: float = 1.0
-    """How many times longer a worker computes while a ring of the workers shares its processor."""
+    """Number of times that a worker computes longer while a ring of the workers shares its processor."""
     bucket_bytes: int = 25 * MIB
     routing: MeasuredRouting = field(default_factory=MeasuredRouting)
     num_sync_groups: int = 2
     slow_downs: tuple[float, ...] = ()
     jitter: Jitter | None = None
-    """By how much every iteration's compute takes longer by chance."""
+    """Chance by which every iteration's compute takes longer."""
     degradations: tuple[Degradation, ...] = ()
-    """What happens to links while the job runs; nobody is told but by measurement."""
+    """Changes of links while the job runs; ranks find them by measurement alone."""
     stepwise_ranks: int = STEPWISE_RANKS
     """Up to so many workers each is simulated; beyond, the first stands for all (see macro.py)."""
 
@@ -104,17 +106,17 @@ class Scenario(JobOptions):
 
     @property
     def one_stands_for_all(self) -> bool:
-        """Whether there are too many workers to simulate each."""
+        """True if there are too many workers to simulate each."""
         return self.num_workers > self.stepwise_ranks
 
     @property
     def device_collective(self) -> str:
-        """How the mode coarse's devices sum."""
+        """Way in which the mode coarse's devices sum."""
         return self.collective or ("ring" if self.one_stands_for_all else LIVE_COLLECTIVE)
 
     @cached_property
     def strategy(self) -> Strategy:
-        """Who plans tensors and decides rounds."""
+        """Strategy that plans tensors and decides rounds."""
         return strategy_named(
             self.mode,
             policy=self.policy,
@@ -125,11 +127,11 @@ class Scenario(JobOptions):
         )
 
     def job(self, run: Simulate = simulate) -> Job:
-        """The job to simulate; `run` simulates what the strategy tries on the way."""
+        """Return the job to simulate; `run` simulates what the strategy tries on the way."""
         return self._as_it_runs(self.decide(self.measured_job(), run))
 
     def job_of(self, facts: tuple[Facts, ...], decided: Round) -> Job:
-        """The job to simulate, decided elsewhere."""
+        """Return the job to simulate, decided elsewhere."""
         return self._as_it_runs(decided_job(self.job_by(facts), decided))
 
     def _as_it_runs(self, job: Job) -> Job:
@@ -142,7 +144,7 @@ class Scenario(JobOptions):
         )
 
     def measured_job(self) -> Job:
-        """The job with facts as measured on its site; the devices sum all gradients."""
+        """Return the job with facts as measured on its site; the devices sum all gradients."""
         job = self.job_by(())
         if not self.strategy.uses_devices:
             return job
@@ -152,17 +154,17 @@ class Scenario(JobOptions):
         return replace(job, facts=measured_facts(job.site, cluster, self.strategy))
 
     def job_by(self, facts: tuple[Facts, ...]) -> Job:
-        """The job with given facts; the devices sum all gradients."""
+        """Return the job with given facts; the devices sum all gradients."""
         site = self.cluster.site(one_stands_for_all=self.one_stands_for_all)
         return self._build(site, self.cluster.placement, facts)
 
     def decide(self, job: Job, run: Simulate = simulate) -> Job:
-        """The job as the strategy decides it on the links that it has."""
+        """Return the job as the strategy decides it on the links that it has."""
         return decide(job, self.strategy, run)
 
     @property
     def gradients(self) -> tuple[Gradient, ...]:
-        """What is synchronised, in the order of backward; updates once backward and a step are over."""
+        """Gradients that are synchronised, in the order of backward; updates once backward and a step are over."""
         every = gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
         found = tuple(gradient.sent(self.strategy, self.num_workers) for gradient in every)
         if self.strategy.exchanges is Exchanges.GRADIENTS:
@@ -180,12 +182,12 @@ class Scenario(JobOptions):
 
     @property
     def places(self) -> EndpointPlacement:
-        """Which endpoints of the machine play workers and memory devices, in the order of their rings."""
+        """Endpoints of the machine that play workers and memory devices, in the order of their rings."""
         return self.cluster.places
 
     @property
     def slow_down_of_workers(self) -> tuple[float, ...]:
-        """Of each worker how many times longer it computes, by itself and by its node; () where all are equal."""
+        """Number of times that each worker computes longer, by itself and by its node; () if all are equal."""
         if not self.slow_downs and all(each.compute_slow_down == 1 for each in self.machine.unlike_nodes):
             return ()
         own = self.slow_downs or (1.0,) * self.num_workers
@@ -194,7 +196,7 @@ class Scenario(JobOptions):
         return tuple(factor * of_node for factor, of_node in zip(own, nodes, strict=True))
 
     def gpu_memory(self, optimizer: Optimizer = Optimizer.ADAM) -> MemoryAccount:
-        """What one worker's GPU holds at the peak of an iteration; CapacityError where that is more than it has.
+        """Return the account of one worker's GPU at the peak of an iteration; CapacityError if it exceeds its memory.
 
         Only all-reduce keeps optimizer states there; memory devices hold them otherwise, by COARSE's word (III-B, D).
         Live, a worker of DistributedOptimizer holds them in every mode.
@@ -227,7 +229,7 @@ class Scenario(JobOptions):
         )
 
     def _facts_of_one(self, site: Site, cluster: Cluster) -> tuple[Facts, ...]:
-        """Equal workers measure alike, each its local proxy."""
+        """Return the facts of equal workers, each with its local proxy."""
         local = cluster.local_devices[0]
         probing = Probing(devices=(local,), local=local, sizes=self.strategy.probes)
         seconds = {probe: probe_s(alone(site), 0, probe) for probe in probing.probes()}

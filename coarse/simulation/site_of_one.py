@@ -24,7 +24,7 @@ from coarse.simulation.sites import Hop, Path, Site, path_of
 
 _TYPICAL_BYTES = 1 << 20
 _RING_TIMES = 2.0
-"""How often a ring of many members carries a gradient over each hop."""
+"""Number of times that a ring of many members carries a gradient over each hop."""
 
 
 class _Ring(NamedTuple):
@@ -37,7 +37,7 @@ class _Ring(NamedTuple):
     def renumbered(
         self, place_of: Mapping[int, int], num_members: int
     ) -> tuple[dict[tuple[int, int], Path], tuple[Hop, ...]]:
-        """The slowest hop, which stands for all, both ways round; and all kinds of hops, () where there is one."""
+        """Return the slowest hop, which stands for all, both ways round; and all kinds of hops, () if there is one."""
         if not self.hops:
             return {}, ()
         slowest = _renumbered(self.slowest, place_of)
@@ -49,7 +49,7 @@ def site_of_one(
     machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind, copies: PathKind,
     num_sync_groups: int,
 ) -> Site:  # fmt: skip
-    """Of the worker that stands for all; see [Note: shares of links]."""
+    """Return the site of the worker that stands for all ([Note: shares of links])."""
     forward = -(-num_sync_groups // 2) / num_sync_groups  # adjacent groups run in opposite directions
     devices = _ring(machine, places.devices, device_ring, forward)
     workers = _ring(machine, places.workers, worker_ring, 1.0)
@@ -101,7 +101,7 @@ def _copies(machine: Machine, places: EndpointPlacement, kind: PathKind) -> tupl
 
 
 def _busiest(machine: Machine, copies: Sequence[tuple[Path, Path]], draws: Mapping[int, float]) -> tuple[Path, Path]:
-    """The push and pull of the first of the workers whose links have most to do; none where nobody pushes."""
+    """Return the push and pull of the first of the workers whose links have most to do; none if no worker pushes."""
 
     def busy_s(paths: tuple[Path, Path]) -> float:
         return max((draws[link] / machine.link(link).bytes_per_s for path in paths for link in path), default=0.0)
@@ -110,24 +110,24 @@ def _busiest(machine: Machine, copies: Sequence[tuple[Path, Path]], draws: Mappi
 
 
 def _drawn(paths: Sequence[Path], times: float) -> dict[int, float]:
-    """How often transfers on these paths, each of so many gradients, take each link."""
+    """Return the number of times that transfers on these paths, each of so many gradients, take each link."""
     return {link: count * times for link, count in Counter(chain.from_iterable(paths)).items()}
 
 
 def _together(*draws: Mapping[int, float]) -> dict[int, float]:
-    """The sums of what is drawn of each link."""
+    """Return the sums of what is drawn of each link."""
     return {link: sum(each.get(link, 0.0) for each in draws) for link in dict.fromkeys(chain.from_iterable(draws))}
 
 
 def _at_part(link: Link, of_one: float, of_all: float) -> Link:
-    """The link as the one finds it while all others use it, too; whole where the one does not use it."""
+    """Return the link as the one finds it while all others use it, too; whole if the one does not use it."""
     if not of_one or of_one == of_all:
         return link
     return at_share(link, of_one / of_all)
 
 
 def _alone(machine: Machine, places: EndpointPlacement, used: Sequence[int]) -> tuple[Link, ...]:
-    """The links, of those that all nodes share what one node has."""
+    """Return the links, of those that all nodes share what one node has."""
     num_nodes, shared = len({machine.node_of(worker) for worker in places.workers}), machine.wiring.shared
     return tuple(
         replace(machine.link(link), bytes_per_s=machine.link(link).bytes_per_s / num_nodes)
@@ -138,5 +138,5 @@ def _alone(machine: Machine, places: EndpointPlacement, used: Sequence[int]) -> 
 
 
 def _renumbered(path: Path, place_of: Mapping[int, int]) -> Path:
-    """By the places that links have among those used."""
+    """Return a path by the places that links have among those used."""
     return tuple(place_of[link] for link in path)

@@ -16,7 +16,7 @@ Path = tuple[int, ...]
 
 
 class Hop(NamedTuple):
-    """Hops of a ring that are alike."""
+    """Equal hops of a ring."""
 
     path: Path
     num_alike: int
@@ -36,22 +36,24 @@ class Site:
     between_workers: Mapping[tuple[int, int], Path]
     """(worker, worker) -> links of the workers' own ring."""
     adder_bytes_per_s: float
-    """Of every device's near-memory adders: bytes read and added."""
+    """Rate of every device's near-memory adders: bytes read and added."""
     load: Mapping[tuple[int, int], Path] = field(default_factory=dict)
     """(worker, device) -> links of loads from coherent memory, where the machine has any on the worker's node."""
     store: Mapping[tuple[int, int], Path] = field(default_factory=dict)
-    """The same of stores."""
+    """Paths of stores."""
     to_host: tuple[Path, ...] = ()
     """Links of each worker's stores to the memory of its host."""
     from_host: tuple[Path, ...] = ()
-    """The same of loads."""
+    """Paths of loads."""
     device_hops: tuple[Hop, ...] = ()
-    """Where one stands for all: every kind of hop in the ring of devices; () where all hops are alike."""
+    """Kinds of hops in the ring of devices, if one stands for all; () if all hops are equal."""
     worker_hops: tuple[Hop, ...] = ()
-    """The same of the workers' own ring."""
+    """Kinds of hops in the workers' own ring."""
     alone_links: tuple[Link, ...] = ()
-    """Where one stands for all: the links as a transfer finds them with which no other shares what one worker has of
-    them; in `links` they are those that all workers use. () where both are the same."""
+    """Links as a transfer finds them that shares one worker's part of them with no other, if one stands for all.
+
+    In `links` they are those that all workers use. () where both are the same.
+    """
 
     def __post_init__(self) -> None:
         known = range(len(self.links))
@@ -109,7 +111,7 @@ def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
 def placement_of(
     machine: Machine, places: EndpointPlacement, strategy: Strategy, *, num_sync_groups: int
 ) -> Placement:
-    """What clients and proxies know of the same places."""
+    """Return the places as clients and proxies know them."""
     num_workers, num_devices = len(places.workers), len(places.devices)
     return Placement(
         client_nodes=tuple(machine.node_of(worker) for worker in places.workers),
@@ -122,7 +124,7 @@ def placement_of(
 
 
 def reachable_proxies(placement: Placement) -> list[tuple[int, ...]]:
-    """Of each client the devices of its node."""
+    """Return the devices of each client's node."""
     return [placement.devices_on(node) for node in placement.client_nodes]
 
 
@@ -151,7 +153,7 @@ def _host_paths(machine: Machine, members: Sequence[str], *, to_host: bool) -> t
 
 
 def path_of(machine: Machine, source: str, target: str, kind: PathKind) -> Path:
-    """Link ids between endpoints; rings that leave their node go by tree and network, whatever they use within it."""
+    """Return link ids between endpoints; rings that leave their node go by tree and network, for any kind within it."""
     if machine.node_of(source) != machine.node_of(target):
         kind = "pcie"
     return machine.path(source, target, kind=kind)

@@ -67,7 +67,7 @@ class _Training:
         )
 
     def _synchronise_as(self, job: Job) -> None:
-        """The devices and the ring of a round, with all names registered by these facts, as in a new epoch."""
+        """Make the devices and the ring of a round, with all names registered by these facts, as in a new epoch."""
         self._job = job
         devices, ring = (ProxiedAlike, WorkerRingAlike) if job.one_stands_for_all else (Proxied, WorkerRing)
         to_devices, to_workers = (job.places_by(by) for by in (By.DEVICES, By.WORKERS))

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a strategy decides by where all is modelled: iterations of the job, simulated on the links that it has."""
+"""View by which a strategy decides where all is modelled: iterations of the job, simulated on its links."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,11 +20,11 @@ from coarse.strategy.strategy import StepTimes, Strategy, require_round
 Simulate = Callable[[Job], Report]
 
 _RING_BYTES = 4 * MIB
-"""What ring neighbours exchange when the profiler measures BW_proxy and BW_GPU."""
+"""Bytes that ring neighbours exchange when the profiler measures BW_proxy and BW_GPU."""
 
 
 class SiteView:
-    """See View: a job on its site, with facts that were measured there."""
+    """View of a job on its site, with facts that were measured there."""
 
     def __init__(self, job: Job, run: Simulate = simulate) -> None:
         """`run` simulates what the strategy tries."""
@@ -33,26 +33,32 @@ class SiteView:
 
     @property
     def least_gain(self) -> float:
+        """Share of an iteration below which a gain counts as none (`View.least_gain`)."""
         return 0.0
 
     @property
     def least_shared_s(self) -> float:
+        """Seconds below which no iteration ends that workers share (`View.least_shared_s`)."""
         return 0.0
 
     @property
     def cluster(self) -> Cluster:
+        """Workers and memory devices."""
         return self._job.placement.cluster
 
     @property
     def facts(self) -> tuple[Facts, ...]:
+        """Facts of the job, by worker."""
         return self._job.facts
 
     @cached_property
     def nbytes(self) -> Sequence[int]:
+        """Bytes of each gradient, in the order of backward."""
         return [gradient.nbytes for gradient in self._job.gradients]
 
     @property
     def step(self) -> StepTimes:
+        """Times of a worker's step."""
         job = self._job
         ready_s = tuple(gradient.ready_s for gradient in job.gradients)
         return StepTimes(forward_s=job.forward_s, backward_s=job.backward_s, ready_s=ready_s)
@@ -69,6 +75,7 @@ class SiteView:
         )
 
     def iteration_s(self, decided: Round, *, iterations: int = 1) -> float:
+        """Return seconds of an iteration with these rounds, simulated on the job's links."""
         count = iterations + 2 * self._job.lag  # until as many rounds are under way as may be
         return self._run(replace(decided_job(self._job, decided), num_iterations=count)).iteration_s
 
@@ -86,7 +93,7 @@ def decide(job: Job, strategy: Strategy, run: Simulate = simulate) -> Job:
 
 
 def alone(site: Site) -> Site:
-    """The site as who measures finds it: before training, when no others use the links."""
+    """Return the site as a measurer finds it: before training, when no others use the links."""
     return replace(site, links=site.alone_links or site.links)
 
 

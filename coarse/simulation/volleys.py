@@ -22,7 +22,7 @@ class VolleySend(NamedTuple):
     target: int
 
     def path(self, site: Site) -> Path:
-        """The links that it takes."""
+        """Return the links that it takes."""
         match self.way:
             case "push":
                 return site.push[self.source, self.target]
@@ -34,7 +34,7 @@ class VolleySend(NamedTuple):
 
     @property
     def port(self) -> Port:
-        """Who sends: a volley has at most one transfer of each port."""
+        """Sender; a volley has at most one transfer of each port."""
         match self.way:
             case "pull":
                 return "pull", self.target
@@ -53,7 +53,7 @@ class Volley(NamedTuple):
 
 
 def probe_volley(client: int, probe: ProbeCopy) -> Volley:
-    """A client's probe of a device: push and pull at once, as in training; for the latency the push alone."""
+    """Return a client's probe of a device: push and pull at once, as in training; for the latency the push alone."""
     push, pull = VolleySend("push", client, probe.device), VolleySend("pull", probe.device, client)
     return Volley((push, pull) if probe.nbytes else (push,), probe.nbytes, client)
 

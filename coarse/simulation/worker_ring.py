@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from coarse.collectives.ring_stream import RingStream
+from coarse.protocol import override
 from coarse.proxy.instructions import Instruction, RingId, RingSend
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.job import Job
@@ -23,8 +24,10 @@ class AllReduces:
         num_elements: Sequence[int],
         itemsizes: Sequence[int],
     ) -> None:
-        """By place: elements of each all-reduce, and bytes of an element as `members` sum it. `paths` as
-        Site.between_workers."""
+        """Make all-reduces by place: elements of each, and bytes of an element as `members` sum it.
+
+        `paths` are Site.between_workers.
+        """
         self.engine = engine
         self.paths = paths
         ring = tuple(members)
@@ -32,21 +35,21 @@ class AllReduces:
         self._streams = {worker: RingStream(worker, ring, num_elements) for worker in ring}
 
     def begin(self, worker: int, place: int) -> None:
-        """A worker gives a place to its stream."""
+        """Give a place to a worker's stream."""
         self._carry_out(worker, self._streams[worker].push(place))
 
     def on_ended(self, worker: int, place: int) -> None:
-        """A worker has the sum of a place."""
+        """Note that a worker has the sum of a place."""
         raise NotImplementedError
 
     def send(self, worker: int, send: RingSend) -> None:
-        """A worker's chunk goes to the next."""
+        """Send a worker's chunk to the next."""
         nbytes = (send.end - send.begin) * self._itemsizes[send.ring.key]
         arrived = self.at_arrival(send.device, send)
         self.engine.move(("workers", worker), self.paths[worker, send.device], nbytes, arrived)
 
     def at_arrival(self, worker: int, send: RingSend) -> Action:
-        """What to do once a chunk has come to a worker."""
+        """Return the action once a chunk has come to a worker."""
         return partial(self._on_chunk, worker, send.ring, send.header.step)
 
     def _carry_out(self, worker: int, instructions: list[Instruction]) -> None:
@@ -71,8 +74,10 @@ class WorkerRing(AllReduces):
         on_synced: OnSynced,
         num_members: int | None = None,
     ) -> None:
-        """`positions`: places among the job's descriptors of those that workers sum. `num_members`: how many workers'
-        streams are simulated, if not all."""
+        """Make the ring; `positions` are places among the job's descriptors of those that workers sum.
+
+        `num_members`: number of workers whose streams are simulated, if not all.
+        """
         self._on_synced = on_synced
         self._positions = tuple(positions)
         self._places = {position: place for place, position in enumerate(positions)}
@@ -83,9 +88,9 @@ class WorkerRing(AllReduces):
         super().__init__(engine, job.site.between_workers, members, num_elements, itemsizes)
 
     def push(self, worker: int, position: int) -> None:
-        """A worker gives a gradient to its stream."""
+        """Give a worker's gradient to its stream."""
         self.begin(worker, self._places[position])
 
+    @override
     def on_ended(self, worker: int, place: int) -> None:
-        """See AllReduces."""
         self._on_synced(worker, self._positions[place])

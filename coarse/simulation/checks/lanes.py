@@ -19,7 +19,7 @@ DelayOf = Callable[[int, int, int], float]
 
 
 class LaneKind(enum.Enum):
-    """What travels in a lane."""
+    """Kind of messages in a lane."""
 
     RECORD = "record"
     CHUNK = "chunk"
@@ -27,7 +27,7 @@ class LaneKind(enum.Enum):
 
 
 class Lane(NamedTuple):
-    """See [Note: lanes]; `number` tells reduces apart."""
+    """Lane of messages in order ([Note: lanes]); `number` tells reduces apart."""
 
     kind: LaneKind
     source: int
@@ -56,11 +56,11 @@ class Lanes(Generic[M]):
         waiting.append((due_s, self._num_posted, message))
 
     def choices(self) -> tuple[Lane, ...]:
-        """The lanes whose first message may be next, the longest posted first."""
+        """Return the lanes whose first message may be next, the longest posted first."""
         return tuple(sorted(self._waiting, key=lambda lane: self._waiting[lane][0][1]))
 
     def first_due(self) -> Lane | None:
-        """The lane whose first message is due first; None where nothing is on its way."""
+        """Return the lane whose first message is due first; None if nothing is on its way."""
         return min(self._waiting, key=lambda lane: self._waiting[lane][0][:2], default=None)
 
     def take(self, lane: Lane) -> M:

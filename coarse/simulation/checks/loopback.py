@@ -27,7 +27,7 @@ Message = bytes | np.ndarray | ReduceWork
 
 
 class Result(NamedTuple):
-    """What a client has after a push: the combined array, and whether anybody contributed."""
+    """Result of a client after a push: the combined array, and True if a worker contributed."""
 
     array: np.ndarray
     present: bool
@@ -93,21 +93,21 @@ class Loopback:
         present: bool = True,
         hint: int = 0,
     ) -> None:
-        """A client's next step is to push an array; `dtype` says what uint16 stands for."""
+        """Have a client push an array as its next step; `dtype` is the meaning of uint16."""
         kind = dtype_of(array) if dtype is None else dtype
         descriptor = Descriptor(name, int(kind), int(op), array.shape, priority, hint=hint)
         self._add(client, _Push(descriptor, array, present))
 
     def join(self, client: int) -> None:
-        """A client's next step is to join: it counts as nothing until all have joined."""
+        """Have a client join as its next step: it counts as nothing until all have joined."""
         self._add(client, _Join())
 
     def profile(self, client: int, facts: Facts) -> None:
-        """A client's next step is to announce its facts of the next epoch."""
+        """Have a client announce its facts of the next epoch as its next step."""
         self._add(client, _Profile(facts))
 
     def ask_who_is_missing(self, client: int, name: str) -> None:
-        """A client asks now whose contribution a name waits for; see ClientProtocol.missing."""
+        """Have a client ask now whose contribution a name waits for (ClientProtocol.missing)."""
         self.deliver(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
 
     # --- time
@@ -135,14 +135,14 @@ class Loopback:
             self._post(client, self.placement.num_clients + device, encode(record))
 
     def announce(self, client: int, key: int, *, present: bool = True) -> None:
-        """A client's contribution lies in its region: begin, and say so of all shards."""
+        """Begin a client's push, whose contribution lies in its region, and announce all shards."""
         protocol = self.clients[client]
         protocol.begin(key)
         num_shards = protocol.keys[key].plan.num_shards
         self.deliver(client, protocol.announce(key, 0, num_shards, present=present))
 
     def array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
-        """A region's elements, wherever it is."""
+        """Return a region's elements, on any device."""
         end = region.offset + num_elements * dtype.itemsize
         return self._memories[region.device][region.offset : end].view(dtype.storage)
 
@@ -153,7 +153,7 @@ class Loopback:
         return self._results.get((client, self.clients[client].key(name)), [])
 
     def result(self, client: int, name: str) -> np.ndarray:
-        """A client's last result of a name."""
+        """Return a client's last result of a name."""
         return self.results(client, name)[-1].array
 
     def failure(self, client: int, name: str) -> Failed | None:
@@ -267,7 +267,7 @@ class Loopback:
             self._devices[device].reduce(message)
 
     def _arrays_near(self, device: int) -> Callable[[Region, DType, int], np.ndarray]:
-        """What a device has mapped: regions of its own node."""
+        """Return the view of what a device has mapped: regions of its own node."""
 
         def array_of(region: Region, dtype: DType, num_elements: int) -> np.ndarray:
             nodes = self.placement.device_nodes
@@ -280,7 +280,7 @@ class Loopback:
 
 
 class _Driver:
-    """What one device is driven by: all that it asks for travels in lanes."""
+    """Driver of one device: all that it asks for travels in lanes."""
 
     def __init__(
         self,
@@ -297,22 +297,22 @@ class _Driver:
         self._lanes = lanes
 
     def send(self, send: Send) -> None:
-        """See DeviceDriver."""
+        """Send a record (`DeviceDriver.send`)."""
         self._post(self._here, send.endpoint, encode(send.record))
 
     def send_chunk(self, send: RingSend) -> None:
-        """See DeviceDriver."""
+        """Send a chunk of a ring (`DeviceDriver.send_chunk`)."""
         first_device = self._here - self._device
         self._post(self._here, first_device + send.device, self._rings.frame_of(send))
 
     def reduce(self, work: ReduceWork) -> None:
-        """See DeviceDriver."""
+        """Begin a sum (`DeviceDriver.reduce`)."""
         nbytes = work.num_elements * DType(work.dtype).itemsize
         self._lanes.post(Lane(LaneKind.FOLD, self._here, self._here), work, nbytes)
 
     def reserve(self, reserve: Reserve) -> str:
-        """See DeviceDriver."""
+        """Make a region real (`DeviceDriver.reserve`): all memory is."""
         return ""
 
     def finish(self) -> None:
-        """See DeviceDriver."""
+        """Finish (`DeviceDriver.finish`)."""

@@ -20,7 +20,7 @@ _SIZES = (1, 100, 10_000, 1_000_000, 100_000_000)
 
 
 class WrongStrategy(ConfigError):
-    """What is wrong with a strategy, in a sentence that names the method and its arguments."""
+    """Error of a strategy, in a sentence that names the method and its arguments."""
 
 
 class Case(NamedTuple):
@@ -43,7 +43,7 @@ def asked(strategy: Strategy, method: str, *given: object) -> Any:  # noqa: ANN4
 
 
 def cluster_of(rng: random.Random) -> Cluster:
-    """Some nodes, each with some workers and some devices; a worker's own device is any of its node."""
+    """Return some nodes, each with some workers and some devices; a worker's own device is any of its node."""
     nodes = range(rng.randint(1, _MOST_NODES))
     workers, devices = ([node for node in nodes for _ in range(rng.randint(1, _MOST_OF_A_NODE))] for _ in range(2))
     near = {node: [device for device, at in enumerate(devices) if at == node] for node in nodes}
@@ -55,7 +55,7 @@ def cluster_of(rng: random.Random) -> Cluster:
 
 
 def ways_of(worker: int, cluster: Cluster, sizes: Sequence[int], rng: random.Random) -> tuple[ProxyProfile, ...]:
-    """What a worker might have measured; () where it measures nothing."""
+    """Return ways that a worker might have measured; () if it measures nothing."""
     if not sizes:
         return ()
     found = []
@@ -68,7 +68,7 @@ def ways_of(worker: int, cluster: Cluster, sizes: Sequence[int], rng: random.Ran
 
 
 def facts_of(strategy: Strategy, cluster: Cluster, rng: random.Random) -> tuple[Facts, ...]:
-    """By worker what the strategy makes of what it might have measured."""
+    """Return by worker the facts that the strategy makes of such ways."""
     found = []
     for worker in range(cluster.num_workers):
         ways = ways_of(worker, cluster, strategy.probes, rng)
@@ -77,7 +77,7 @@ def facts_of(strategy: Strategy, cluster: Cluster, rng: random.Random) -> tuple[
 
 
 def hints_of(strategy: Strategy, nbytes: Sequence[int], cluster: Cluster, facts: tuple[Facts, ...]) -> Sequence[int]:
-    """By bucket what the strategy chooses."""
+    """Return by bucket the strategy's choice."""
     return require_hints(strategy, asked(strategy, "hints", nbytes, cluster, facts), nbytes)
 
 
@@ -104,7 +104,7 @@ def cases(strategy: Strategy, count: int, seed: int) -> Iterator[Case]:
 
 
 def plan_of(strategy: Strategy, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
-    """A plan; WrongStrategy where it cannot be carried out."""
+    """Return a plan; WrongStrategy if it cannot be carried out."""
     plan: Plan = asked(strategy, "plan", tensor, cluster, facts)
     if wrong := misfit(plan, cluster):
         name = type(strategy).__name__
@@ -145,7 +145,7 @@ def require_plans(make: Callable[[], Strategy], count: int = NUM_LAYOUTS, seed: 
 
 
 def digest(strategy: Strategy, count: int, seed: int) -> str:
-    """Of all answers to random questions: to be compared between processes."""
+    """Return a digest of all answers to random questions, to be compared between processes."""
     found = hashlib.sha256()
     for case in cases(strategy, count, seed):
         plans = [plan_of(strategy, tensor, case.cluster, case.facts) for tensor in case.tensors]
@@ -154,7 +154,7 @@ def digest(strategy: Strategy, count: int, seed: int) -> str:
 
 
 def placement_of(cluster: Cluster, strategy: Strategy) -> Placement:
-    """The cluster as ranks have it."""
+    """Return the cluster as ranks have it."""
     return Placement(
         client_nodes=cluster.worker_nodes,
         device_nodes=cluster.device_nodes,

@@ -68,7 +68,7 @@ def _buckets(strategy: Strategy, size: int, num_workers: int) -> list[SentBucket
 
 
 def _require_rounds(strategy: Strategy, other: Strategy, size: int, num_workers: int) -> None:
-    """Rounds of random values: two ranks read equal bits, and counts are exact."""
+    """Require of rounds of random values that two ranks read equal bits, and that counts are exact."""
     rng = np.random.default_rng(size * 31 + num_workers)
     ranks = [_buckets(each, size, num_workers) for each in (strategy, other)]
     if not all(ranks):

@@ -7,7 +7,7 @@ from coarse.simulation.sharded.routes import GroupRoutes, Phase
 
 
 class Stream(enum.StrEnum):
-    """What does one thing after the other on every GPU, beside the others."""
+    """Stream that does one thing after the other on every GPU, beside the others."""
 
     BETWEEN = "between nodes"
     WITHIN = "within a node"

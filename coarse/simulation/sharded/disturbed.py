@@ -20,10 +20,10 @@ class Disturbances:
     """Stragglers, jitter and degraded links of a job of several iterations."""
 
     slow_downs: tuple[float, ...] = ()
-    """Of each worker how many times longer its compute takes; () for equal ones."""
+    """Number of times that each worker's compute takes longer; () for equal ones."""
     jitter: Jitter | None = None
     degradations: tuple[Degradation, ...] = ()
-    """By seconds since the first iteration began."""
+    """Degradations by seconds since the first iteration began."""
     num_iterations: int = 1
     """Those that are simulated; the last is shown."""
 
@@ -48,7 +48,7 @@ class Pace:
     """Factors on the compute of one iteration: the slowest worker's, and the mean."""
 
     slowest: float
-    """Of all factors."""
+    """Largest of all factors."""
     mean: float
 
     @classmethod

@@ -16,6 +16,7 @@ its schedule.
 from collections import deque
 from functools import partial
 
+from coarse.protocol import override
 from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sharded.chains import Chain, Stream
@@ -39,13 +40,13 @@ class _Queue(PhaseQueue):
         self._compute = compute if stream in _COLLECTIVE else None
         self._report = report
 
+    @override
     def on_begun(self) -> None:
-        """See PhaseQueue."""
         if self._compute is not None:
             self._compute.on_ring_begun()
 
+    @override
     def on_ended(self, submitted: Submitted, begin_s: float) -> None:
-        """See PhaseQueue."""
         if self._compute is not None:
             self._compute.on_ring_ended()
         self._report.moved.append(
@@ -57,7 +58,7 @@ class _Queue(PhaseQueue):
 
 
 class _Iteration:
-    """See [Note: in flight]."""
+    """Iteration of sharded training ([Note: in flight])."""
 
     def __init__(self, job: ShardedJob) -> None:
         self._job = job
@@ -75,14 +76,14 @@ class _Iteration:
         self._left_to_gather: dict[int, int] = {}
         """Slot -> chains that have not ended."""
         self._is_kept = dict.fromkeys((unit.name for unit in job.units), False)
-        """Whether forward has left what backward is served from."""
+        """True for each unit of which forward has left what backward is served from."""
         self._after_store: dict[str, list[Action]] = {}
         self._bucket_nbytes = 0
         self._num_reducing = 0
         self._to_reduce: deque[Unit] = deque()
 
     def run(self) -> ShardedReport:
-        """From the first gather until nothing is left to do."""
+        """Run from the first gather until nothing is left to do."""
         self._engine.set_rates(self._job.changes)
         self._ask()
         self._engine.run()
@@ -104,7 +105,7 @@ class _Iteration:
             self._gather(number, slot)
 
     def _may_ask(self, slot: UnitPass) -> bool:
-        """Whether the limit, and see [Note: asking] its schedule, lets the next slot be gathered."""
+        """Return whether the limit, and its schedule ([Note: asking]), lets the next slot be gathered."""
         job = self._job
         limit = job.in_flight_limit if job.backward_prefetch or not slot.is_backward else 1
         if self._num_asked - self._num_computed >= limit:
@@ -165,7 +166,7 @@ class _Iteration:
 
     @property
     def _is_reduction_awaited(self) -> bool:
-        """Whether the thread that computes is within a reduce-scatter."""
+        """True if the thread that computes is within a reduce-scatter."""
         return self._job.schedule is Schedule.FSDP2 and self._num_reducing > 0
 
     def _store(self, slot: UnitPass) -> None:
@@ -200,7 +201,7 @@ class _Iteration:
         return count == len(self._slots) or not self._slots[count].is_backward
 
     def _reduced(self) -> None:
-        """When all gradients are, the optimizer steps, and what has changed may have to be gathered."""
+        """Note that gradients are reduced; once all are, the optimizer steps, and changes may have to be gathered."""
         self._num_reducing -= 1
         self._reduce_next()
         self._ask()

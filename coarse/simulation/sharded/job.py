@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What is simulated: units on a cluster, how they are sharded, and in which order they are computed."""
+"""Job that is simulated: units on a cluster, their sharding, and the order of their compute."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,20 +17,20 @@ class ShardedJob:
     """Units on a cluster, and how they are sharded."""
 
     units: tuple[Unit, ...]
-    """In forward order."""
+    """Units in forward order."""
     routes: Routes | SiteRoutes
     policy: ShardedPolicy
     in_flight_limit: int = 2
     backward_prefetch: bool = True
     ring_slow_down: float = 1.0
-    """How many times longer a GPU computes while a collective is under way on it."""
+    """Number of times that a GPU computes longer while a collective is under way on it."""
     schedule: Schedule = Schedule.FSDP2
     bucket_nbytes: int = 0
     """Gradients are reduced together once they are so many, and the rest after the last unit; 0: unit by unit."""
     num_microbatches: int = 1
     """Forward and backward passes between two steps of the optimizer, each as long as the units say."""
     reduces_each: bool = False
-    """Whether gradients are reduced behind each microbatch, and not the last alone (FSDP 3.3.4: with communication)."""
+    """True if gradients are reduced behind each microbatch, and not the last alone (FSDP 3.3.4: with communication)."""
     changes: tuple[RateChange, ...] = ()
     """Other rates of links, by seconds since the iteration began."""
 
@@ -73,11 +73,11 @@ class UnitPass:
     unit: Unit
     is_backward: bool
     is_kept: bool
-    """Whether what is gathered for forward stays on the GPU until backward (FCDP-Cache)."""
+    """True if the gather for forward stays on the GPU until backward (FCDP-Cache)."""
     gathers: tuple[Unit, ...]
-    """What has to be there before it is computed, and is not yet."""
+    """Units that have to be there before it is computed, and are not yet."""
     reduces: tuple[Unit, ...] = ()
-    """Whose gradients are complete once it has been computed, and are to be reduced."""
+    """Units whose gradients are complete once it has been computed, and are to be reduced."""
     microbatch: int = 0
 
     @property

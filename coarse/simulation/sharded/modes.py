@@ -26,13 +26,16 @@ from coarse.strategy.sharding import Keeps, Sharding, Source, States, Use, keeps
 
 
 class Schedule(enum.StrEnum):
-    """When units are gathered, freed and reduced."""
+    """Schedule of gathers, frees and reductions of units."""
 
     FSDP2 = "fsdp2"
-    """As live: what lies outside of the model's blocks is one unit that stays gathered from the begin of forward to the
-    end of backward, and compute waits for each reduce-scatter, whose result FSDP2 uses at once."""
+    """Schedule as live: the parameters outside of the model's blocks are one unit that stays gathered.
+
+    It stays from the begin of forward to the end of backward, and compute waits for each reduce-scatter, whose result
+    FSDP2 uses at once.
+    """
     OVERLAPPED = "overlapped"
-    """As the papers' systems: every layer is gathered for itself, and reductions run beside compute."""
+    """Schedule of the papers' systems: every layer is gathered for itself, and reductions run beside compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +44,19 @@ class ShardedPolicy:
 
     sharding: Sharding
     collective: Collective = Collective.HIERARCHICAL
-    """By default that of `fully_shard`."""
+    """Collective; by default that of `fully_shard`."""
     num_cached_units: int = 0
     """fcdp: how many units, in forward order, stay gathered on the GPU from forward to backward (FCDP-Cache, IV-D)."""
     reshards: bool = True
-    """Whether units are freed behind their forward; else all stay gathered until backward (FSDP's SHARD_GRAD_OP,
-    FSDP2's reshard_after_forward=False)."""
+    """True if units are freed behind their forward.
+
+    Else all stay gathered until backward (FSDP's SHARD_GRAD_OP, FSDP2's reshard_after_forward=False).
+    """
     keeps_adapters: bool = False
-    """Whether adapters stay gathered, and one gather after the optimizer's step brings what has changed, as DeepSpeed
-    does with all tensors below its stage3_param_persistence_threshold."""
+    """True if adapters stay gathered, and one gather after the optimizer's step brings the changes.
+
+    DeepSpeed does so with all tensors below its stage3_param_persistence_threshold.
+    """
 
     def __post_init__(self) -> None:
         if not self.sharding.meets:
@@ -85,11 +92,11 @@ class Moves:
         return keeps_any(self._sharding, Keeps.SECOND_SHARDS, Keeps.HOST_COPY)
 
     def forward_gather(self, unit: Unit, *, is_again: bool = False) -> tuple[Chain, ...]:
-        """What must arrive before a unit's forward; frozen parameters are those of a warm cache."""
+        """Return the transfers that must arrive before a unit's forward; frozen parameters come from a warm cache."""
         return self._gathered(self._parts(unit, is_again=is_again))
 
     def stored(self, unit: Unit, *, is_kept: bool, is_again: bool = False) -> Chain:
-        """What forward leaves to do: what was gathered from other nodes is kept on the host, if not on the GPU."""
+        """Return the store that forward leaves: gathers from other nodes are kept on the host, if not on the GPU."""
         if is_kept:
             return ()
         stored = [
@@ -100,17 +107,17 @@ class Moves:
         return store_on_host(self._routes, sum(stored)) if stored else ()
 
     def backward_gather(self, unit: Unit, *, is_kept: bool) -> tuple[Chain, ...]:
-        """What must arrive before a unit's backward: what forward has kept equals the parameters."""
+        """Return the transfers that must arrive before a unit's backward: forward's kept copy equals the parameters."""
         if is_kept:
             return ()
         return self._gathered([(self._use(use.is_trainable, in_backward=True), n) for use, n in self._parts(unit)])
 
     def reduced(self, nbytes: int) -> Chain:
-        """What backward leaves to do: the sum of so many bytes of gradients, of which every GPU keeps its shard."""
+        """Return the reduction that backward leaves: so many bytes of gradients, of which every GPU keeps its shard."""
         return reduce_scatter(self._routes, nbytes, self._factor, is_ring=self._is_ring)
 
     def after_step(self, units: Sequence[Unit]) -> Chain:
-        """What follows the optimizer's step: what has changed is gathered where parameters stay gathered."""
+        """Return the gather behind the optimizer's step: the changes, where parameters stay gathered."""
         if self._sharding.states is States.REPLICATED:
             return self._from_all(sum(unit.trainable_nbytes for unit in units))
         kept = sum(unit.trainable_nbytes - self._without_kept(unit).trainable_nbytes for unit in units)
@@ -126,7 +133,7 @@ class Moves:
         return list(zip(uses, (unit.trainable_nbytes, unit.frozen_nbytes), strict=True))
 
     def _use(self, is_trainable: bool, *, in_backward: bool = False, is_again: bool = False) -> Use:
-        """A use of parameters that change in each step, or never; clean is what is kept of them and equals them."""
+        """Return a use of parameters that change in each step, or never; a kept copy that equals them is clean."""
         is_kept = keeps_of(self._sharding, is_trainable=is_trainable) is not Keeps.NOTHING
         return Use(in_backward, is_kept and (in_backward or is_again or not is_trainable), is_trainable)
 
@@ -152,13 +159,13 @@ class Moves:
         return gather(self._routes, nbytes)
 
     def _without_kept(self, unit: Unit) -> Unit:
-        """The unit without adapters that stay gathered."""
+        """Return the unit without adapters that stay gathered."""
         return replace(unit, trainable_nbytes=0) if self._policy.keeps_adapters and unit.frozen_nbytes else unit
 
     def _from_all(self, nbytes: int) -> Chain:
-        """From all GPUs."""
+        """Return a gather from all GPUs."""
         return gather_from_all(self._routes, nbytes, is_ring=self._is_ring)
 
     def _from_sharers(self, nbytes: int) -> Chain:
-        """From the GPUs that share a model's parameters."""
+        """Return a gather from the GPUs that share a model's parameters."""
         return gather_in_groups(self._routes, nbytes, self._factor, is_ring=self._is_ring)

@@ -36,10 +36,10 @@ class PhaseQueue:
             self._begin()
 
     def on_begun(self) -> None:
-        """A phase begins."""
+        """Note that a phase begins."""
 
     def on_ended(self, submitted: Submitted, begin_s: float) -> None:
-        """A phase that began at `begin_s` has ended."""
+        """Note that a phase that began at `begin_s` has ended."""
 
     def _begin(self) -> None:
         self._is_busy = True

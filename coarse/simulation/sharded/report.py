@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What became of an iteration of sharded training: when, and what moved."""
+"""Report of an iteration of sharded training: times and moved bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from coarse.simulation.sharded.job import UnitPass
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """What a stream did."""
+    """Transfers of a stream."""
 
     stream: Stream
     what: str
@@ -25,17 +25,17 @@ class Moved:
 
 @dataclass(kw_only=True)
 class ShardedReport:
-    """What became of one iteration."""
+    """Report of one iteration."""
 
     iteration_s: float = 0.0
     forward_end_s: float = 0.0
-    """When the last unit's forward had ended."""
+    """Time when the last unit's forward had ended."""
     backward_end_s: float = 0.0
-    """When the first unit's backward had ended."""
+    """Time when the first unit's backward had ended."""
     compute_s: float = 0.0
-    """Of a worker, in the mean."""
+    """Seconds of compute of a worker, in the mean."""
     idle_s: float = 0.0
-    """What workers wait for slower ones, in the mean."""
+    """Seconds that workers wait for slower ones, in the mean."""
     moved: list[Moved] = field(default_factory=list)
     computed: list[tuple[UnitPass, float, float]] = field(default_factory=list)
     """(what, begin, end), in order."""
@@ -44,7 +44,7 @@ class ShardedReport:
 
     @property
     def exposed_s(self) -> float:
-        """What communication takes that no computation hides."""
+        """Seconds of communication that no computation hides."""
         return self.iteration_s - self.compute_s - self.idle_s
 
     def crossing_nbytes(self, *words: str) -> int:
@@ -54,17 +54,17 @@ class ShardedReport:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedIteration:
-    """What a mode says of an iteration that is not run as gathers and reductions of groups (`Sharding.predicts_by`)."""
+    """Prediction of a mode for an iteration without gathers and reductions of groups (`Sharding.predicts_by`)."""
 
     iteration_s: float
     compute_s: float
-    """Of a worker, in the mean."""
+    """Seconds of compute of a worker, in the mean."""
     uses: tuple[tuple[str, float], ...]
     """Ways and their bytes."""
     memory: MemoryAccount
     """Account of a GPU, in which it fits."""
     idle_s: float = 0.0
-    """What workers wait for slower ones, in the mean."""
+    """Seconds that workers wait for slower ones, in the mean."""
     iterations_s: tuple[float, ...] = ()
     """Seconds of each iteration that counts, where they may differ; the numbers above are of the last."""
     notes: tuple[str, ...] = ()

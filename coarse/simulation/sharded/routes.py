@@ -24,10 +24,10 @@ class Flow(NamedTuple):
 
     path: Path
     nbytes: int
-    """Of a piece."""
+    """Bytes of a piece."""
     num_turns: int
     crosses: bool
-    """Whether it leaves its node."""
+    """True if it leaves its node."""
 
 
 Phase = tuple[Flow, ...]
@@ -68,7 +68,7 @@ class GroupRoutes:
         return tuple(flow for group in self.groups(size) for flow in self._ring(group, nbytes))
 
     def within(self, nbytes: int) -> Phase:
-        """The same in a ring of each node."""
+        """Return the same phase in a ring of each node."""
         return tuple(flow for node in self.nodes for flow in self._ring(node, nbytes))
 
     def rails(self, nbytes: int, *, span: int = 0) -> Phase:
@@ -124,7 +124,7 @@ class GroupRoutes:
 
     @cached_property
     def _hops(self) -> dict[tuple[int, ...], tuple[tuple[Path, bool], ...]]:
-        """Of the rings that have been asked for."""
+        """Hops of the rings that have been asked for."""
         return {}
 
     def _hops_of(self, members: Sequence[int]) -> Iterator[tuple[Path, bool]]:
@@ -152,7 +152,7 @@ class Routes(GroupRoutes):
 
     @property
     def num_gpus(self) -> int:
-        """Of all nodes."""
+        """Number of GPUs on all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -162,16 +162,16 @@ class Routes(GroupRoutes):
 
     @cached_property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
-        """See GroupRoutes: numbers of GPUs on the machine."""
+        """Numbers of GPUs on the machine, by node (GroupRoutes.nodes)."""
         firsts = (node * len(self.machine.tree.gpus) for node in range(self.num_nodes))
         return tuple(tuple(range(first, first + self.gpus_per_node)) for first in firsts)
 
     def path(self, source: int, target: int) -> Path:
-        """See GroupRoutes."""
+        """Return the path between two members (GroupRoutes.path)."""
         return self.machine.path(f"gpu{source}", f"gpu{target}")
 
     def host_path(self, member: int, *, to_host: bool) -> Path:
-        """See GroupRoutes."""
+        """Return the path between a member and its host (GroupRoutes.host_path)."""
         return self.machine.host_path(f"gpu{member}", to_host=to_host)
 
 
@@ -181,9 +181,9 @@ class SiteRoutes(GroupRoutes):
 
     site: Site
     workers: tuple[int, ...]
-    """In the order of their ring."""
+    """Workers in the order of their ring."""
     worker_nodes: tuple[int, ...]
-    """Of all workers of the job."""
+    """Node of each worker of the job."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -192,21 +192,21 @@ class SiteRoutes(GroupRoutes):
 
     @cached_property
     def members(self) -> tuple[int, ...]:
-        """See GroupRoutes."""
+        """Members of the group (GroupRoutes.members)."""
         return self.workers
 
     @cached_property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
-        """See GroupRoutes."""
+        """Members by node (GroupRoutes.nodes)."""
         shape = GroupShape(tuple(self.worker_nodes[worker] for worker in self.workers))
         return tuple(tuple(self.workers[rank] for rank in ranks) for ranks in shape.members_by_node)
 
     def path(self, source: int, target: int) -> Path:
-        """See GroupRoutes."""
+        """Return the path between two members (GroupRoutes.path)."""
         return self.site.between_workers[source, target]
 
     def host_path(self, member: int, *, to_host: bool) -> Path:
-        """See GroupRoutes."""
+        """Return the path between a member and its host (GroupRoutes.host_path)."""
         return (self.site.to_host if to_host else self.site.from_host)[member]
 
 
@@ -216,10 +216,10 @@ def crossing_nbytes(phase: Phase) -> int:
 
 
 def _grouped(members: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
-    """Groups of so many neighbours."""
+    """Return groups of so many neighbours."""
     return tuple(tuple(members[first : first + size]) for first in range(0, len(members), size))
 
 
 def _part(nbytes: int, num_parts: int) -> int:
-    """The largest of equal parts."""
+    """Return the largest of equal parts."""
     return -(-nbytes // num_parts)

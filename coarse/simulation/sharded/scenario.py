@@ -30,9 +30,10 @@ from coarse.simulation.sharded.units import (
 from coarse.strategy.sharding import require_factor
 
 PEAK_SHARE = 0.2
-"""Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
+"""Share of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out
+(docs/fcdp_evaluation.md)."""
 CACHE_SHARE = 0.8
-"""FCDP's tau, where nobody says another: the share of a GPU's memory in use below which units stay gathered there."""
+"""Default of FCDP's tau: the share of a GPU's memory in use below which units stay gathered there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class ShardedScenario:
     gpus_per_node: int
     sequence: int = 256
     lora_rank: int = 0
-    """Of adapters beside q, k, v and o, with everything else frozen; 0: everything is trained."""
+    """Rank of adapters beside q, k, v and o, with everything else frozen; 0: everything is trained."""
     peak_share: float = PEAK_SHARE
     recomputes: bool = False
     in_flight_limit: int = 2
@@ -58,18 +59,18 @@ class ShardedScenario:
     blocks_per_unit: int = 1
     """Neighbouring blocks that are gathered together; 0: the whole model."""
     num_microbatches: int = 1
-    """Of `batch` samples each, between two steps of the optimizer."""
+    """Number of microbatches of `batch` samples each, between two steps of the optimizer."""
     reduces_each: bool = False
-    """Whether gradients are reduced behind each microbatch, and kept sharded (FSDP 3.3.4)."""
+    """True if gradients are reduced behind each microbatch, and kept sharded (FSDP 3.3.4)."""
     ring_slow_down: float = 1.0
-    """How many times longer a GPU computes while a collective is under way on it."""
+    """Number of times that a GPU computes longer while a collective is under way on it."""
     schedule: Schedule = Schedule.FSDP2
     bucket_numel: int = 0
     """Gradients that are reduced together; 0: those of a unit."""
     secondary_growth: float = 1.0
-    """What zeropp's second shards take of memory over W/g."""
+    """Factor of zeropp's second shards over W/g of memory."""
     memory_bytes: int | None = None
-    """Of a GPU; None: what the machine states."""
+    """Bytes of a GPU's memory; None: those that the machine states."""
     logit_bytes: int = logit_bytes(Precision.FP16)
     disturbances: Disturbances = field(default_factory=Disturbances)
     """Stragglers, jitter and degraded links."""
@@ -101,7 +102,7 @@ class ShardedScenario:
 
     @property
     def num_gpus(self) -> int:
-        """Of all nodes."""
+        """Number of GPUs on all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -127,7 +128,7 @@ class ShardedScenario:
 
     @property
     def model(self) -> Model:
-        """The GPT, or one's own in blocks."""
+        """GPT, or the user's own model in blocks."""
         if self.own_model is not None:
             return by_block(self.own_model)
         return gpt(self.model_name, self.sequence)
@@ -148,7 +149,7 @@ class ShardedScenario:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What is gathered and computed, by the profile or at the pace of the machine's GPU, on the slowest node.
+        """Units that are gathered and computed, by the profile or at the pace of the slowest node's GPU.
 
         All wait for that node.
         """
@@ -171,7 +172,7 @@ class ShardedScenario:
 
     @property
     def training(self) -> ShardedTraining:
-        """For the account of memory."""
+        """Training for the account of memory."""
         adapters, all_numel = self.adapters, self.model.num_parameters
         trained = sum(part.numel for part in trained_parts(self.model, self.frozen))
         if adapters is not None:
@@ -191,7 +192,7 @@ class ShardedScenario:
         )
 
     def job(self) -> ShardedJob:
-        """The job to simulate."""
+        """Return the job to simulate."""
         return ShardedJob(
             units=self.units,
             routes=Routes(machine=self.machine, num_nodes=self.num_nodes, gpus_per_node=self.gpus_per_node),
@@ -210,7 +211,7 @@ class ShardedScenario:
         return self.runs()[-1]
 
     def runs(self) -> tuple[ShardedReport, ...]:
-        """Every iteration, simulated; one where all are alike."""
+        """Return every iteration, simulated; one if all are equal."""
         job, begin_s, found = self.job(), 0.0, list[ShardedReport]()
         for iteration in range(self.num_unlike):
             pace = Pace.of(self.factors(iteration))
@@ -245,11 +246,11 @@ class ShardedScenario:
         return max(self.machine.compute_slow_down(node) for node in range(self.num_nodes))
 
     def account(self) -> MemoryAccount:
-        """What a GPU holds at the peak; FCDP-Cache adds nothing that would not fit."""
+        """Return the account of a GPU at the peak; FCDP-Cache adds nothing that would not fit."""
         return sharded_account(self.training, self.batch)
 
     def require_fit(self) -> MemoryAccount:
-        """The account; CapacityError where a GPU has less."""
+        """Return the account; CapacityError if a GPU has less."""
         needed = self.account()
         if needed.total_bytes <= self.capacity_bytes:
             return needed
@@ -262,20 +263,20 @@ class ShardedScenario:
         )
 
     def largest_batch(self) -> int:
-        """The largest power of two that fits, per GPU; 0 where none does."""
+        """Return the largest power of two that fits, per GPU; 0 if none does."""
         return largest_power_of_two(self.training, self.capacity_bytes)
 
     @property
     def cached_bytes(self) -> int:
-        """What units that stay gathered take of a GPU (FCDP-Cache)."""
+        """Bytes of a GPU that units take that stay gathered (FCDP-Cache)."""
         return sum(map(self._bytes_if_kept, self.units[: self.policy.num_cached_units]))
 
     def _bytes_if_kept(self, unit: Unit) -> int:
-        """What a unit takes that stays until backward; nothing where it does so in every mode."""
+        """Return the bytes of a unit that stays until backward; 0 if it does so in every mode."""
         return 0 if unit.is_of_root and self.schedule is Schedule.FSDP2 else unit.nbytes
 
     def with_gpu_cache(self, threshold: float) -> "ShardedScenario":
-        """The same with as many units gathered until backward as stay below tau (FCDP-Cache, IV-D)."""
+        """Return the same with as many units gathered until backward as stay below tau (FCDP-Cache, IV-D)."""
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"tau must lie in [0, 1], got {threshold}", key="gpu_threshold")
         free = int(threshold * self.capacity_bytes) - self.account().total_bytes

@@ -26,7 +26,7 @@ class Prefetch(enum.StrEnum):
     BOTH = "both"
     """The next unit, in forward and in backward: as live, and FSDP's default."""
     FORWARD = "forward"
-    """In forward alone."""
+    """Units kept in forward alone."""
     NONE = "none"
 
 
@@ -62,9 +62,9 @@ class FoundPlan:
     plan: ShardedPlan
     batch: int
     samples_per_s: float
-    """Of all GPUs together."""
+    """Samples per second of all GPUs together."""
     memory_bytes: int
-    """Of a GPU, at the peak."""
+    """Bytes of a GPU, at the peak."""
     report: ShardedReport
     alike: tuple[ShardedPlan, ...] = ()
     """Others that take the same time and batch."""

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What is gathered together: a model's layers as units, with the seconds that computing each takes."""
+"""Units that are gathered together: a model's layers, with the seconds that computing each takes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +23,11 @@ class Unit:
     trainable_nbytes: int
     forward_s: float
     backward_s: float
-    """With what recomputing activations adds."""
+    """Seconds of backward, with those of recomputing activations."""
     frozen_nbytes: int = 0
-    """Of parameters that never change, beside which the trainable ones are adapters."""
+    """Bytes of parameters that never change, beside which the trainable ones are adapters."""
     is_of_root: bool = False
-    """Whether it lies outside of the model's blocks, as embeddings and heads do."""
+    """True if it lies outside of the model's blocks, as embeddings and heads do."""
 
     def __post_init__(self) -> None:
         amounts = (self.trainable_nbytes, self.frozen_nbytes, self.forward_s, self.backward_s)
@@ -36,21 +36,21 @@ class Unit:
 
     @property
     def nbytes(self) -> int:
-        """Of all its parameters."""
+        """Bytes of all its parameters."""
         return self.trainable_nbytes + self.frozen_nbytes
 
     def slowed(self, factor: float) -> "Unit":
-        """The same, whose compute takes so many times longer."""
+        """Return the same unit, whose compute takes so many times longer."""
         return replace(self, forward_s=factor * self.forward_s, backward_s=factor * self.backward_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeRate:
-    """How fast a GPU computes, and what it computes twice."""
+    """Rate at which a GPU computes, and what it computes twice."""
 
     flops_per_s: float
     recomputes: bool = False
-    """Whether backward computes forward again (activation checkpointing)."""
+    """True if backward computes forward again (activation checkpointing)."""
 
     def __post_init__(self) -> None:
         require_positive("flops_per_s", self.flops_per_s)
@@ -65,7 +65,7 @@ def units_of(
     adapters: Mapping[str, int] | None = None,
     frozen: Sequence[str] = (),
 ) -> tuple[Unit, ...]:
-    """A unit per layer, in forward order.
+    """Return a unit per layer, in forward order.
 
     Backward takes twice forward's products, for inputs and for weights. With `adapters` (layer -> trainable numbers
     beside it) the model itself is frozen: backward takes the products for inputs alone, and the adapters' own, below
@@ -100,7 +100,7 @@ class TrainedPart(NamedTuple):
 
     numel: int
     products: float
-    """Of its backward, in those of its forward: 2 where all of it is trained, for inputs and for weights."""
+    """Products of its backward, in those of its forward: 2 if all of it is trained, for inputs and for weights."""
 
 
 def trained_parts(model: Model, frozen: Sequence[str]) -> tuple[TrainedPart, ...]:
@@ -134,7 +134,7 @@ def trained_parts(model: Model, frozen: Sequence[str]) -> tuple[TrainedPart, ...
 def units_in_profile(
     model: Model, profile: ComputeProfile, *, recomputes: bool = False, frozen: Sequence[str] = ()
 ) -> tuple[Unit, ...]:
-    """A unit per block of a model, whose layers take what the profile says of each; `frozen` as of `units_of`."""
+    """Return a unit per block of a model, whose layers take the profile's seconds; `frozen` as of `units_of`."""
     itemsize = profile.precision.itemsize
     times = {
         name: (forward_s, backward_s)
@@ -161,7 +161,10 @@ def units_in_profile(
 
 
 def by_block(model: Model) -> Model:
-    """The model with each block's layers as one: neighbours whose names agree up to the first number ("layers.3")."""
+    """Return the model with each block's layers as one.
+
+    The layers of a block are neighbours whose names agree up to the first number ("layers.3").
+    """
     layers = (_joined(name, tuple(layers)) for name, layers in groupby(model.layers, lambda layer: _block(layer.name)))
     return replace(model, layers=tuple(layers))
 
@@ -202,7 +205,7 @@ def _together(units: Sequence[Unit]) -> Unit:
 
 
 def root_of(units: Sequence[Unit]) -> Unit:
-    """What lies outside of the blocks as FSDP2 has it, one unit of the root module; nothing is computed with it."""
+    """Return the unit outside of the blocks as FSDP2 has it, that of the root module; nothing is computed with it."""
     own = [unit for unit in units if unit.is_of_root]
     return Unit(
         name="root",
@@ -215,12 +218,12 @@ def root_of(units: Sequence[Unit]) -> Unit:
 
 
 def _is_numbered(name: str) -> bool:
-    """Whether a layer is of one of several like blocks ("h.3.mlp")."""
+    """Return whether a layer is of one of several like blocks ("h.3.mlp")."""
     return any(part.isdigit() for part in name.split("."))
 
 
 def _block(name: str) -> str:
-    """A layer's name up to its first number; the whole name where there is none."""
+    """Return a layer's name up to its first number; the whole name if there is none."""
     parts = name.split(".")
     numbers = [place for place, part in enumerate(parts) if part.isdigit()]
     return ".".join(parts[: numbers[0] + 1]) if numbers else name
