@@ -25,7 +25,7 @@ HELP_LINES = {
     "sweep": "Simulate a training job at many points: rows, a picture, and where one mode becomes faster than another.",
     "validate": "Simulate what five papers, and two of pools, claim: paper, ours, verdict.",
 }
-"""In the order of `coarse --help`; each is the first line of what the command says of itself."""
+"""Help lines in the order of `coarse --help`; each is the first line of the command's own help."""
 FIRST_HOUR = """\
 coarse: data-parallel training over memory devices. Six commands of a first hour, with times on two cores:
 
@@ -40,14 +40,14 @@ coarse --help lists all commands, and coarse COMMAND --help its options."""
 _COMPLETION = "_COARSE_COMPLETE"
 """Variable by which a shell asks for completions."""
 MODULES = {name: f"coarse.cli.{name}" for name in HELP_LINES} | {"report": "coarse.cli.report.command"}
-"""Where each command is; report/ has also what predictions write."""
+"""Module of each command; report/ has also what predictions write."""
 
 
 class ImportedWhenCalled(TyperCommand):
     """A command of which the name and the help line are known; the rest is in its module."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401
-        """What the command itself makes of its arguments; this is the first that is asked of a command."""
+        """Return the command's own context of its arguments; this is the first request to a command."""
         from coarse.cli.wrong_input import missing_packages_end_with_2
 
         with missing_packages_end_with_2():

@@ -71,7 +71,7 @@ def check(
 
 
 def _check_strategy(mode: str, options: Sequence[str]) -> None:
-    """A line for each check; status 1 where something is wrong."""
+    """Print a line for each check; end with status 1 if something is wrong."""
     from coarse.cli.check_strategy import findings  # the simulator takes time to import
 
     require_mode(mode)
@@ -83,7 +83,7 @@ def _check_strategy(mode: str, options: Sequence[str]) -> None:
 
 
 def _settings(settings: Config) -> dict[str, str]:
-    """What is in force, by the keys of a configuration file."""
+    """Return the settings in force, by the keys of a configuration file."""
     rows: dict[str, str] = {}
     for key, value in settings.to_mapping().items():
         within = {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
@@ -92,7 +92,7 @@ def _settings(settings: Config) -> dict[str, str]:
 
 
 def _plain_tensors(lend_from_bytes: int) -> str:
-    """How tensors that are no device's memory reach the devices here."""
+    """Return text on the way of tensors that are no device's memory to the devices here."""
     if not lend_from_bytes:
         return "copied to devices and back (lend_from_bytes = 0)"
     if why := why_not_here():
@@ -102,7 +102,7 @@ def _plain_tensors(lend_from_bytes: int) -> str:
 
 
 def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | None) -> dict[str, str]:
-    """What this machine makes of each `memory` that the partition table names for a node, or for all, by rank."""
+    """Return by rank this machine's account of each `memory` that the partition table names for a node, or for all."""
     nodes = sorted({place.node for place in partition.places})
     if node is not None and node not in nodes:
         raise ConfigError(f"--node {node} is no node of the partition table, which has {', '.join(nodes)}")
@@ -123,7 +123,7 @@ def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | N
 
 
 def _environment(mpirun: str) -> dict[str, str]:
-    """What a job will find here, by name."""
+    """Return the environment that a job will find here, by name."""
     missing = missing_defaults(parameter_files(mpirun), os.environ)
     lacking = "".join(f"\nexport {name}={value}" for name, value in missing.items())
     return {
@@ -147,7 +147,7 @@ def _group_said() -> str:
 
 
 def _processor() -> str:
-    """The processor's kind; ConfigError where no job can run on it."""
+    """Return the processor's kind; ConfigError if no job can run on it."""
     try:
         require_processor()
     except UnsupportedError as refused:
@@ -156,7 +156,7 @@ def _processor() -> str:
 
 
 def _gpus() -> str:
-    """The GPUs here, a line each with those of the others that it reaches; why there are none."""
+    """Return the GPUs here, a line each with those of the others that it reaches, or why there are none."""
     try:
         infos, reaches = gpus().infos(), gpus().can_access
         lines = []
@@ -170,7 +170,7 @@ def _gpus() -> str:
 
 
 def _mpi_library() -> str:
-    """The MPI library; MPI is not started for it. ConfigError where `coarse run` can start no ranks of it."""
+    """Return the MPI library without starting it; ConfigError if `coarse run` can start no ranks of it."""
     import mpi4py
 
     mpi4py.rc.initialize = False

@@ -56,7 +56,6 @@ def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
     Raises:
         ConfigError: no such class, or options that it does not take.
     """
-
     yield from _run(_checks_of_sharding(mode, options) if names_sharding(mode) else _checks_of_strategy(mode, options))
 
 
@@ -127,7 +126,7 @@ def _checks_of_strategy(mode: str, options: Mapping[str, object]) -> Checks:
 
 
 def _rounds(strategy: Strategy) -> str:
-    """Whether rounds repeat, by which predictions take their mean."""
+    """Check that rounds repeat, since predictions take the mean over a period."""
     if type(strategy).round is Strategy.round:
         return "every round is as decided"
     period, decided = strategy.period, first_to_devices(_BUCKETS, _BUCKETS)
@@ -162,7 +161,7 @@ def _wires(make: Callable[[], Strategy]) -> str:
 
 
 def _by_processes(mode: str, options: Mapping[str, object]) -> str:
-    """What two processes plan, each with random hashes of its own: sets have other orders there."""
+    """Check the plans of two processes with unlike hashes, so that sets have other orders."""
     program = (sys.executable, "-m", "coarse.simulation.checks.plans", mode, json.dumps(options))
     digests = []
     for seed in ("1", "2"):

@@ -79,7 +79,7 @@ def _show(console: Console, order: RunOrder, rows: Sequence[tuple[str, ...]]) ->
 def _decided(
     console: Console, tasks: Tasks, order: RunOrder, modes: str | None, options: Sequence[str]
 ) -> list[RunOrder]:
-    """The order in each mode that is possible: all are decided before any of them runs."""
+    """Return the order in each mode that is possible: all are decided before any of them runs."""
     require_classes(options, (modes or "").split(","))
 
     def in_mode(mode: str) -> RunOrder:

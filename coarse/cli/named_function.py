@@ -7,7 +7,7 @@ from coarse.strategy.named import module_named
 
 
 def function_named(text: str, option: str) -> Callable[[], object]:
-    """The function that an option's text names; its module is imported from the working folder, too.
+    """Return the function that an option's text names; its module is imported from the working folder, too.
 
     Raises:
         ConfigError: a text of another form, or a module or function that cannot be found; it names both.

@@ -58,7 +58,7 @@ def require_seed(*, has_seed: bool, has_jitter: bool) -> None:
 def of_possible_modes(
     modes: Iterable[M], of_mode: Callable[[M], T], *, must_have: bool, on_left_out: Callable[[str], None]
 ) -> list[T]:
-    """What `of_mode` gives for each mode that is possible, in order; `on_left_out` gets a line on each other.
+    """Return the value of `of_mode` for each possible mode, in order; `on_left_out` gets a line on each other.
 
     Raises:
         ConfigError, CapacityError: why a mode is impossible, where they `must_have` been possible or none is.

@@ -1,4 +1,4 @@
-"""What commands say of strategies of one's own."""
+"""Options of commands that name strategies of users."""
 
 from typing import Annotated
 

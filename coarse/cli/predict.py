@@ -117,7 +117,7 @@ def _batch(asked: Asked) -> int:
 
 
 def _is_luwu(model: str, modes: str | None) -> bool:
-    """Whether LuWu and its baselines are asked for: by luwu alone, by a baseline, or by an OPT."""
+    """Return whether LuWu and its baselines are asked for: by luwu alone, by a baseline, or by an OPT."""
     if modes is None:
         return model in OPT_SHAPES
     asked = {part.strip() for part in modes.split(",")}
@@ -145,14 +145,14 @@ def _require_only(context: typer.Context, taken: Collection[str | None], whose: 
 
 
 def _a_worker_on_each_node(name: str, workers: int | None) -> tuple[Machine, int]:
-    """A machine with enough nodes for so many workers; without a number, as many workers as it has nodes."""
+    """Return a machine with enough nodes for so many workers; without a number, a worker for each of its nodes."""
     machine = machine_named(name)
     num_workers = machine.num_nodes if workers is None else workers
     return replace(machine, num_nodes=max(machine.num_nodes, num_workers)), num_workers
 
 
 def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
-    """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
+    """Return all modes, one after the other; a mode that was not asked for by name may be impossible on the machine."""
     modes = scenarios.question.modes
     require_classes(scenarios.question.options, (modes or "").split(","))
     chosen = tuple(any_modes_of(modes, scenarios.question.options))
@@ -187,7 +187,7 @@ def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges |
 
 
 def _timeline(name: str, run: Simulated, out: Path) -> Timeline:
-    """The timeline of a data-parallel mode; its trace is written."""
+    """Return the timeline of a data-parallel mode, and write its trace."""
     write_trace(run.job, run.report, out / f"{name}{TRACE}", name)
     return timeline_of(run.job, run.report, name, places_of(run.scenario))
 
@@ -218,7 +218,7 @@ def _title(scenarios: Scenarios) -> str:
 
 
 def _memory_note(scenarios: Scenarios, outcomes: list[Outcome]) -> str:
-    """What the modes need of a GPU's memory, by the account of `hardware.accelerator`."""
+    """Return a note on the modes' use of a GPU's memory, by the account of `hardware.accelerator`."""
     needs = ", ".join(f"{outcome.result.name} {outcome.memory_bytes / GIB:.1f}" for outcome in outcomes)
     gpu = scenarios.machine.accelerator
     return (
@@ -243,7 +243,7 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
 
 
 def _source_note(toml: TomlFile) -> tuple[str, ...]:
-    """What a machine's file leaves open."""
+    """Return notes on what a machine's file leaves open."""
     lines = lines_without_source(toml)
     if not lines:
         return ()
@@ -254,7 +254,7 @@ def _source_note(toml: TomlFile) -> tuple[str, ...]:
 
 
 def _ring_text(scenarios: Scenarios) -> str:
-    """When the ring of all-reduce begins, and what it costs compute."""
+    """Return text on the begin of all-reduce's ring, and its cost to compute."""
     when = "after backward" if scenarios.question.hold_back else "beside backward"
     return f"{when}, compute beside a ring takes {scenarios.ring_slow_down:g} times as long"
 

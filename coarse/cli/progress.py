@@ -1,4 +1,4 @@
-"""How far a command has come: bars on a terminal, else a plain line now and then, on standard error."""
+"""Progress of a command: bars on a terminal, else a plain line now and then, on standard error."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from coarse.protocol.clock import Clock, WallClock
 
 FIRST_S, LINE_S = 2.0, 10.0
-"""When the first line comes where there is no terminal, and how often one does from then on."""
+"""Seconds until the first line where there is no terminal, and between two lines from then on."""
 
 OnShare = Callable[[float], None]
 """Told the share of a task that is done, from 0 to 1."""
@@ -31,7 +31,7 @@ class Tasks:
         return self._lines(what)
 
     def begin_unmeasured(self, what: str) -> Callable[[], None]:
-        """Show a task of which nobody knows how far it is; what comes back ends it."""
+        """Show a task of unknown progress; the function that is returned ends it."""
         if self._console.is_terminal:
             task = self._progress.add_task(what, total=None)
             return lambda: self._progress.remove_task(task)

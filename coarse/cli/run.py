@@ -134,7 +134,7 @@ def run(
 
 
 def _emulated(asked: Asked) -> str | None:
-    """Settings of [emulate] that the options state, as COARSE_EMULATE has them; None where they state nothing."""
+    """Return settings of [emulate] that the options state, as COARSE_EMULATE has them; None without any."""
     paths = {"out", "compute", "save_compute"} | ({"machine"} if asked.get("machine", "").endswith(".toml") else set())
     stated = {
         key: str(Path(value).resolve()) if key in paths and (key, value) != ("compute", BY_WALL) else value
@@ -169,7 +169,7 @@ def _require_one_network(configured: Config, cluster: str | None) -> None:
 
 
 def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) -> LinkRate | None:
-    """What --rate says; ConfigError where an option and --cluster do not go together."""
+    """Return the rate of --rate; ConfigError if an option and --cluster do not go together."""
     if cluster is None and rate is not None:
         raise ConfigError(f"--rate {rate} limits the links of a cluster in a box; give --cluster too, such as 2x2")
     if cluster is not None and workers is not None:
@@ -204,7 +204,7 @@ def _run_in_modes(
 
 
 def _account_of(configured: Config) -> Path | None:
-    """Where an emulated job writes its account."""
+    """Return the path at which an emulated job writes its account."""
     return None if configured.emulate is None else Path(configured.emulate.out) / RUN_FILE
 
 
@@ -221,7 +221,7 @@ def _require_restartable(configured: Config, endures: Endurance, cluster: str | 
 
 
 def _repeatable(configured: Config, cluster: str | None, partition: str) -> dict[str, str]:
-    """The policy and the routing by which more than two workers have the same bits again, where nobody states them."""
+    """Return the policy and the routing by which more than two workers repeat their bits, if they are not stated."""
     shape = None if cluster is None else shape_from_text(cluster, 1)
     num_workers = stated_partition(partition).num_workers if shape is None else shape.num_workers
     if num_workers <= MOST_COMMUTATIVE or configured.decision is not None:
@@ -271,7 +271,7 @@ def _run_again(request: TrainingRun, endures: Endurance) -> int:
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:
-    """What is started: all there is of a dry run, and no part of a job's own output."""
+    """Show what is started: all there is of a dry run, and no part of a job's own output."""
     if dry_run:
         print(line, flush=True)
     elif verbose:
@@ -290,8 +290,10 @@ def _run_in_cluster(
 
 
 def _configured(chosen: Mapping[str, str | None], cluster: str | None, script: str | None) -> Config:
-    """The configuration that every rank will read, with these variables; refuses what every rank would refuse later.
-    `script`: the path of a file, if that is what runs."""
+    """Return the configuration that every rank will read; refuse what every rank would refuse later.
+
+    `chosen` are variables. `script`: the path of a file, if that is what runs.
+    """
     exports = {name: value for name, value in chosen.items() if value is not None}
     configured = load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})
     _require_one_network(configured, cluster)

@@ -41,7 +41,7 @@ def _lengths_of(text: str) -> list[int]:
 
 
 def _step_of(text: str) -> Step:
-    """The step that MODULE:FUNCTION returns."""
+    """Return the step that MODULE:FUNCTION returns."""
     step = function_named(text, "costs")()
     if not callable(step):
         raise ConfigError(f"--costs {text}: it returned {step!r}; return a callable that takes lengths", key="costs")

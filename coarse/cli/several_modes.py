@@ -133,7 +133,7 @@ def _show(documents: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
 
 
 def _of_workers(document: Mapping[str, Any]) -> list[tuple[dict[str, float], ...]]:
-    """Iterations of all workers, one after the other, as far as all have them."""
+    """Return iterations of all workers, one after the other, as far as all have them."""
     by_worker: dict[int, list[dict[str, float]]] = {}
     for row in document["iterations"]:
         by_worker.setdefault(row["worker"], []).append({**row, "iteration_s": row["end_s"] - row["begin_s"]})

@@ -112,13 +112,13 @@ class _Page:
         self._title = f"{asked.model_name}, {what}, {where}, simulated"
 
     def show_modes(self, found: Iterator[ShardedRow]) -> None:
-        """A row per mode."""
+        """Show a row per mode."""
         rows = list(found)
         self._show(*table_of(rows), [row.note for row in rows if row.note])
         self._write(document(rows, self._inputs()))
 
     def show_plans(self) -> None:
-        """A row per plan, the fastest ones."""
+        """Show a row per plan, the fastest ones."""
         with shown_tasks() as tasks:
             found = search_plans(
                 self._asked, at_largest_batch=not self._question.batch, on_progress=tasks.begin("plans")

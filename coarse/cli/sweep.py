@@ -38,7 +38,7 @@ _MOST_TABLE_LINES = 40
 _MOST_REASONS = 5
 _MOST_PROCESSES = 1024
 _MOST_CHARACTERS = 1 << 24
-"""Of a list of points."""
+"""Most characters of a list of points."""
 _Parquet = Annotated[bool, typer.Option(help="Write rows.parquet too; needs pyarrow.")]
 app = typer.Typer(add_completion=False)
 
@@ -49,7 +49,7 @@ _Points = Annotated[
 
 
 class Shown(StrEnum):
-    """What is drawn and compared."""
+    """Quantity that is drawn and compared."""
 
     ITERATION = "iteration_s"
     RATE = "samples_per_s"
@@ -112,7 +112,7 @@ def _asked(
     intervals: Sequence[str],
     num_samples: int | None,
 ) -> Sweep:
-    """The question of a command line; ConfigError where an option and a varied key are the same."""
+    """Return the question of a command line; ConfigError if an option and a varied key are the same."""
     axes = [axis_of(text, WHOLE) for text in vary]
     base = {key: asked[option.name] for key, option in SETTINGS.items() if option.name in asked}
     for key, option in SETTINGS.items():
@@ -171,7 +171,7 @@ def _compute(folder: Folder, cells: Sequence[Cell], num_processes: int) -> None:
 
 
 def _show(asked: Sweep, rows: Sequence[Row], shown: Shown, out: Path, console: Console) -> Iterator[Path]:
-    """The table, sentences and notes on the console; the picture in the folder."""
+    """Show the table, sentences and notes on the console; draw the picture in the folder and yield it."""
     is_time = shown is Shown.ITERATION
     drawn = [_line_row(row, shown) for row in rows]
     lines = lines_of(asked.keys, drawn, low_is_fast=is_time)
@@ -187,7 +187,7 @@ def _show(asked: Sweep, rows: Sequence[Row], shown: Shown, out: Path, console: C
 
 
 def _line_row(row: Row, shown: Shown) -> LineRow:
-    """With samples as what is shown: a rate is another at the same work."""
+    """Return a row with samples of what is shown: a rate is another at the same work."""
     samples = row.samples_s
     if shown is Shown.RATE and row.iteration_s and row.samples_per_s:
         samples = tuple(row.samples_per_s * row.iteration_s / seconds for seconds in samples)
@@ -201,7 +201,7 @@ def _draw(asked: Sweep, lines: Lines, out: Path) -> Path:
 
 
 def _title(asked: Sweep) -> str:
-    """What all points share, as far as it is worth a line."""
+    """Return the settings that all points share, as far as they are worth a line."""
     named: tuple[tuple[str, Callable[[Value], str]], ...] = (
         ("model", text_of), ("batch", lambda value: f"batch {text_of(value)}"),
         ("workers", lambda value: f"{text_of(value)} workers"), ("machine", text_of),
@@ -210,7 +210,7 @@ def _title(asked: Sweep) -> str:
 
 
 def _table(asked: Sweep, rows: Sequence[Row], shown: Shown) -> Table:
-    """A line for each point and a column for each mode; of many points the first."""
+    """Return a line for each point and a column for each mode; of many points the first."""
     is_time = shown is Shown.ITERATION
     unit = "ms" if is_time else "samples/s"
     table = Table(title=f"{_title(asked)} (simulated)", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
@@ -231,7 +231,7 @@ def _table(asked: Sweep, rows: Sequence[Row], shown: Shown) -> Table:
 
 
 def _reasons(rows: Sequence[Row]) -> Iterator[str]:
-    """How many rows have no number, and why."""
+    """Yield how many rows have no number, and why."""
     counts = Counter((row.mode, row.reason) for row in rows if row.reason)
     for (mode, reason), count in counts.most_common(_MOST_REASONS):
         yield f"{count} of {len(rows)} rows are impossible: {mode}: {reason}."

@@ -1,4 +1,4 @@
-"""What all commands do with wrong input: one message and exit status 2."""
+"""Answer of all commands to wrong input: one message and exit status 2."""
 
 import sys
 from collections.abc import Iterator

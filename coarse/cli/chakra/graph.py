@@ -11,13 +11,13 @@ class GraphError(ValueError):
 
 
 def unknown_controls(nodes: Sequence[Node]) -> int:
-    """How many control dependencies name no node of the trace: Chakra's converter leaves roots out, and keeps these."""
+    """Return the number of control dependencies on no node: Chakra's converter leaves roots out, and keeps these."""
     known = {node.id for node in nodes}
     return sum(parent not in known for node in nodes for parent in node.ctrl_deps)
 
 
 def in_order(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes so that each comes after those whose data it needs, of several the one with the lowest id first.
+    """Return the nodes so that each comes after those whose data it needs, of several the one with the lowest id first.
 
     Control dependencies do not count, as in ASTRA-sim, which issues nodes by their data alone.
 

@@ -12,11 +12,11 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 VERSION = "1.0.0"
-"""Of the schema, as it stands in the first message."""
+"""Version of the schema, as it stands in the first message."""
 
 
 class NodeType(IntEnum):
-    """What a node is."""
+    """Kind of a node."""
 
     INVALID = 0
     METADATA = 1
@@ -32,7 +32,7 @@ class NodeType(IntEnum):
 
 
 class Collective(IntEnum):
-    """What a COMM_COLL node does: its attribute comm_type."""
+    """Kind of a COMM_COLL node: its attribute comm_type."""
 
     ALL_REDUCE = 0
     REDUCE = 1
@@ -53,7 +53,7 @@ class Int64(NamedTuple):
 
 
 Value = bool | float | str | int | Int64
-"""Of an attribute; a plain int is written as uint64_val, as ASTRA-sim reads tensor_size."""
+"""Value of an attribute; a plain int is written as uint64_val, as ASTRA-sim reads tensor_size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +75,14 @@ class Node:
     """Its place in its file; the metadata is record 1."""
 
     def number(self, name: str) -> int | None:
-        """An attribute that is a whole number; None where it is absent or something else."""
+        """Return an attribute that is a whole number; None if it is absent or another value."""
         value = self.attributes.get(name)
         if isinstance(value, Int64):
             return value.value
         return value if type(value) is int else None
 
     def is_on(self, name: str) -> bool:
-        """Whether an attribute is true."""
+        """Return whether an attribute is true."""
         return self.attributes.get(name) is True
 
 

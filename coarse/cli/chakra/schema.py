@@ -15,14 +15,14 @@ ATTRIBUTE_FIELDS = {
     "sfixed32_val": (23, _FIELD.TYPE_SFIXED32), "sfixed64_val": (25, _FIELD.TYPE_SFIXED64),
     "bool_val": (27, _FIELD.TYPE_BOOL), "string_val": (29, _FIELD.TYPE_STRING),
 }  # fmt: skip
-"""Of the values that an attribute may have, those that are no list: number and type."""
+"""Number and type of the values that an attribute may have, those that are no list."""
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(name="coarse/chakra.proto", package="chakra", syntax="proto3")
 
     def add(name: str, *fields: tuple[str, int, int | str, bool]) -> descriptor_pb2.DescriptorProto:
-        """A message; a field is (name, number, type or message, whether it is repeated)."""
+        """Add a message; a field is (name, number, type or message, whether it is repeated)."""
         message = file.message_type.add(name=name)
         for field, number, kind, is_repeated in fields:
             added = message.field.add(name=field, number=number)

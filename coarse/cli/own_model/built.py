@@ -12,7 +12,9 @@ from coarse.errors import ConfigError
 
 
 def module_of(entries: Mapping[str, object], where: str) -> nn.Module:
-    """The model that the file's "architectures" names, or one with a language head if its type has one, or its body.
+    """Return the model that the file's "architectures" names, or one with a language head, or its body.
+
+    The head is taken if the type has one.
 
     Raises:
         ConfigError: a model_type that transformers don't know, or entries that they refuse.

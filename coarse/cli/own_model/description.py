@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What is known of a user's own model: its layers, and how each number of them was found."""
+"""Description of a user's own model: its layers, and how each number of them was found."""
 
 from dataclasses import dataclass, replace
 
@@ -8,19 +8,19 @@ from coarse.hardware.models import Model
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """What each layer of a model took in a step that was traced; in the order of the model's layers."""
+    """Seconds of each layer of a model in a step that was traced; in the order of the model's layers."""
 
     forward: tuple[float, ...]
     """Seconds, or operations."""
     backward: tuple[float, ...]
     are_operations: bool = False
-    """Whether the trace has no durations, and its nodes say how many operations they are."""
+    """True if the trace has no durations, and its nodes say how many operations they are."""
     is_simulated: bool = False
-    """Whether the trace is of a prediction."""
+    """True if the trace is of a prediction."""
     gpu: str
-    """What computed."""
+    """Name of the processor that computed."""
     source: str
-    """Which step of which file, and what was counted."""
+    """Step and file, and what was counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class OwnModel:
     model: Model
     notes: tuple[str, ...]
     times: StepTimes | None = None
-    """Where the model is a trace."""
+    """Times of the layers, if the model is a trace."""
 
     def with_first_note(self, note: str) -> "OwnModel":
-        """The same with a sentence before the others."""
+        """Return the same with a sentence before the others."""
         return replace(self, notes=(note, *self.notes))

@@ -20,21 +20,21 @@ _OF_CONFIG = (
     "what depends on values, as the routes of a mixture of experts do, cannot run there: name a function that returns "
     "a model of as many FLOPs without it, or a trace"
 )
-"""What to do about a model that transformers built and that does not run."""
+"""Remedy for a model that transformers built and that does not run."""
 
 
 def is_own(text: str) -> bool:
-    """Whether --model names a user's own model, and not one that is known by its name."""
+    """Return whether --model names a user's own model, and not one that is known by its name."""
     return text.endswith(SUFFIXES) or ":" in text or Path(text, "config.json").is_file()
 
 
 def is_traced(text: str, step: int | None) -> bool:
-    """Whether --model names a file that holds a trace; `step` is the number of the one that is predicted."""
+    """Return whether --model names a file that holds a trace; `step` is the number of the one that is predicted."""
     return text.endswith(SUFFIXES) and Path(text).is_file() and _trace(Path(text), None, step) is not None
 
 
 def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnModel:
-    """The model of a config.json, its folder, a trace, or MODULE:FUNCTION; tokens of a sample are `sequence`.
+    """Return the model of a config.json, its folder, a trace, or MODULE:FUNCTION; a sample has `sequence` tokens.
 
     `step` is the number of a trace's step; by default the median.
 
@@ -69,7 +69,7 @@ def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnMo
 
 
 def _trace(path: Path, sequence: int | None, step: int | None) -> OwnModel | None:
-    """The trace that a file holds; None where it is another JSON file."""
+    """Return the trace that a file holds; None if it is another JSON file."""
     stat = path.stat()
     found = trace_in(path, stat.st_mtime_ns, stat.st_size, step)
     if found is not None and sequence is not None:

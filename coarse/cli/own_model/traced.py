@@ -32,18 +32,18 @@ _REMEDY = "return inputs that fit, and let forward not depend on values (.item()
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What forward is called with, on the meta device."""
+    """Inputs of forward, on the meta device."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     sample: str = ""
-    """What one sample is."""
+    """Name of one sample."""
     num_samples: int = 1
 
 
 @dataclass
 class _Counts:
-    """Of one submodule, for all samples."""
+    """Counts of one submodule, for all samples."""
 
     flops: int = 0
     saved_numel: int = 0
@@ -57,7 +57,7 @@ class _Counts:
 
 
 def called(function: Callable[[], object], text: str, sequence: int | None) -> tuple[nn.Module, Inputs]:
-    """What a user's function returns, on the meta device: a module, or a module and its inputs or their shapes.
+    """Return the result of a user's function on the meta device: a module, or a module and its inputs or their shapes.
 
     Raises:
         ConfigError: a function that fails or returns something else, or inputs that are missing or given twice.
@@ -89,7 +89,7 @@ def tokens(sequence: int, **others: torch.Tensor) -> Inputs:
 
 
 def traced(module: nn.Module, inputs: Inputs, *, name: str, where: str, remedy: str = _REMEDY) -> OwnModel:
-    """A module's layers by one forward pass for training; see [Note: what a trace counts].
+    """Return a module's layers by one forward pass for training ([Note: what a trace counts]).
 
     `remedy` says what to do about a forward pass that fails.
 
@@ -140,7 +140,7 @@ class _Trace:
         self._seen = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
     def run(self, inputs: Inputs) -> object:
-        """What forward returns."""
+        """Run forward and return its result."""
         modules = dict(self._module.named_modules())
         hooks = [one.register_forward_pre_hook(self._entering(path)) for path, one in modules.items()]
         try:
@@ -181,14 +181,14 @@ class _Trace:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """What tensors that share memory have in common; on the meta device all pointers are 0."""
+    """Return a number that tensors share whose memory is the same; on the meta device all pointers are 0."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _layers(
     module: nn.Module, counts: Mapping[str, _Counts], parameters: dict[int, tuple[str, nn.Parameter]], num_samples: int
 ) -> Iterator[Layer]:
-    """The submodules that have parameters or compute, in order; the others' counts go to the one before."""
+    """Yield the submodules that have parameters or compute, in order; the others' counts go to the one before."""
     owned: dict[str, list[tuple[str, tuple[int, ...]]]] = {path: [] for path in counts}
     for path, parameter in parameters.values():
         owned[_entered(path, counts)].append((path, tuple(parameter.shape)))
@@ -210,7 +210,7 @@ def _layers(
 
 
 def _entered(parameter: str, counts: Mapping[str, _Counts]) -> str:
-    """The innermost submodule around a parameter that forward entered; the module itself is always."""
+    """Return the innermost submodule around a parameter that forward entered; the module itself is always."""
     path = parameter
     while path:
         path = path.rpartition(".")[0]
@@ -220,7 +220,7 @@ def _entered(parameter: str, counts: Mapping[str, _Counts]) -> str:
 
 
 def _learned(outcome: object) -> set[nn.Parameter]:
-    """The parameters that backward would give gradients, by autograd's graph."""
+    """Return the parameters that backward would give gradients, by autograd's graph."""
     waiting = [leaf.grad_fn for leaf in tree_leaves(outcome) if isinstance(leaf, torch.Tensor)]
     found, seen = set(), set()
     while waiting:
@@ -235,7 +235,7 @@ def _learned(outcome: object) -> set[nn.Parameter]:
 
 
 def _made(function: Callable[[], object], text: str) -> object:
-    """What the function returns where tensors have no memory, or, if it needs their values, where they have."""
+    """Return the function's result where tensors have no memory, or, if it needs their values, where they have."""
     try:
         try:
             with META:
@@ -251,7 +251,7 @@ def _made(function: Callable[[], object], text: str) -> object:
 
 
 def _inputs(given: object, module: nn.Module, text: str) -> Inputs:
-    """A tensor, a shape, a sequence of them, or a dictionary of them by forward's names."""
+    """Return inputs from a tensor, a shape, a sequence of them, or a dictionary of them by forward's names."""
     dtype = next(module.parameters()).dtype
 
     def tensor(value: object) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What runs look like: predictions of the simulator and measured runs as tables, pictures, traces and a page.
+"""Reports of runs: predictions of the simulator and measured runs as tables, pictures, traces and a page.
 
 A face: it may import everything else, and is the only package that imports matplotlib.
 """

@@ -38,7 +38,7 @@ class RankedStep:
 
 
 def write_chakra(run: Run, folder: Path) -> Iterator[Path]:
-    """The files of each mode that was run, one for each worker, in the run's folder.
+    """Write the files of each mode that was run, one for each worker, in the run's folder; yield them.
 
     Raises:
         ConfigError: a run whose record lacks what a graph needs; with the remedy.
@@ -52,7 +52,7 @@ def write_chakra(run: Run, folder: Path) -> Iterator[Path]:
 
 
 def graph_of(worker: RankedStep) -> Iterator[Node]:
-    """A worker's graph; see [Note: what a graph says]."""
+    """Yield a worker's graph ([Note: what a graph says])."""
     step = worker.step
     assert step.backward is not None, "every worker has a backward"
     begin_s, end_s = step.forward or (step.backward[0], step.backward[0])
@@ -144,7 +144,7 @@ def _demonstrated(folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
 
 
 def _live_step(document: Mapping[str, Any], num_parameters: int, num_workers: int) -> RankedStep:
-    """A measured step: all gradients as one sum, from the end of backward, since no record says when each was there."""
+    """Return a measured step: all gradients as one sum, from the end of backward, since their times are unknown."""
     steps = settled(document)
     middle = median_low(float(step["step_s"]) for step in steps)
     row = next(step for step in steps if float(step["step_s"]) == middle)
@@ -162,6 +162,6 @@ def _live_step(document: Mapping[str, Any], num_parameters: int, num_workers: in
 
 
 def stale_files(folder: Path, modes: Iterable[str]) -> Iterator[Path]:
-    """What an earlier call left in a folder for modes."""
+    """Yield files that an earlier call left in a folder for modes."""
     for mode in modes:
         yield from folder.glob(f"{mode}.[0-9]*.et")

@@ -42,7 +42,7 @@ def report(
 
 
 def show(run: Run, folder: Path, console: Console) -> None:
-    """The table on the console; the pictures and the page in the folder."""
+    """Show the table on the console; write the pictures and the page in the folder."""
     from coarse.cli.report.figures import draw_run  # matplotlib takes its time
 
     pictures = draw_run(run, folder)
@@ -57,7 +57,7 @@ def show(run: Run, folder: Path, console: Console) -> None:
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """A table, wider than the console where that would cut its columns."""
+    """Print a table, wider than the console if that would cut its columns."""
     least = Measurement.get(console, console.options.update(max_width=_WIDEST), table).minimum
     if least > console.width:
         table.width = least

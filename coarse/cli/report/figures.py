@@ -50,11 +50,11 @@ _LINE = 150
 _MAX_NAMED = 3
 """Links beside the one drawn that a panel's title names."""
 _TEXT_INCHES = 0.075
-"""Of a letter in a bar's text, at most."""
+"""Inches of a letter in a bar's text, at most."""
 _BARS_INCHES = 7.2
 """The width of the bars' axes, at least."""
 _ROW_PIXELS = 1000
-"""Of a timeline's row, at least: a span that is shorter than one is drawn as long, or some would not be seen at all."""
+"""Pixels of a timeline's row, at least: a span that is shorter than one is drawn as long, so that it is seen."""
 
 _ENDPOINT = re.compile(r"\b(?:node\d+ )?(?:gpu|memory)\d+\b")
 """A GPU or a memory device, as the names of links and places have it."""
@@ -90,12 +90,12 @@ def _mode_pictures(run: Run, timeline: Timeline, folder: Path) -> Iterator[Pictu
 
 
 def file_stem(title: str) -> str:
-    """The part of a file name that stands for a title."""
+    """Return the part of a file name that stands for a title."""
     return "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
 
 
 def comparison(run: Run) -> Figure:
-    """A bar per mode, of what its iteration is spent on; beside it how much faster it is than the first."""
+    """Return a bar per mode, of the parts of its iteration; beside it its speed-up over the first."""
     figure = Figure(figsize=(9, 1.7 + 0.5 * len(run.results)), layout="constrained")
     axes = figure.subplots()
     most_ms = 0.0
@@ -146,7 +146,7 @@ def timeline_figure(run: Run, timeline: Timeline) -> Figure:
 
 
 def links_figure(run: Run, timeline: Timeline) -> Figure:
-    """A link of each kind, the busiest first, each with its rate over time below its capacity."""
+    """Return a link of each kind, the busiest first, each with its rate over time below its capacity."""
     num_links = len(timeline.links)
     figure = Figure(figsize=(11, 1.6 + 1.15 * num_links), layout="constrained")
     all_axes = figure.subplots(num_links, 1, sharex=True, squeeze=False)[:, 0]
@@ -175,12 +175,12 @@ def links_figure(run: Run, timeline: Timeline) -> Figure:
 
 
 def _title(figure: Figure, run: Run, what: str) -> None:
-    """The job and its machine, then what is shown and of which kind its numbers are."""
+    """Write the job and its machine, then what is shown and of which kind its numbers are."""
     figure.suptitle(f"{run.title}\n{what} ({run.kind})", x=0.01, ha="left", fontsize="medium")
 
 
 def _what_is_shown(timeline: Timeline) -> str:
-    """The iteration, and of how many, where not all have a row."""
+    """Return the iteration, and of how many, if not all have a row."""
     placed = [who for who, _ in timeline.places]
     shown = {" ".join(row.name.split()[:2]) for row in timeline.rows}
     texts = []
@@ -193,18 +193,18 @@ def _what_is_shown(timeline: Timeline) -> str:
 
 
 def _which_iteration(timeline: Timeline) -> str:
-    """A simulated timeline is of one iteration; a live one, whose places nobody knows, of several."""
+    """Return words for a simulated timeline's iteration, or for a live one's several, whose places are unknown."""
     return "the last iteration" if timeline.places else "some iterations"
 
 
 def _row_name(row: Row, places: Mapping[str, str]) -> str:
-    """With what of the machine plays it."""
+    """Return a row's name with the part of the machine that plays it."""
     who = " ".join(row.name.split()[:2])
     return row.name.replace(who, f"{who} ({places[who]})", 1) if who in places else row.name
 
 
 def _panel_title(use: LinkUse, timeline: Timeline) -> str:
-    """Which link it is, of which kind, what it carries, and how near to its capacity it comes."""
+    """Return a link's name, its kind, its traffic, and how near to its capacity it comes."""
     capacity = ", then ".join(f"{each.bytes_per_s / GB:.3g}" for each in use.capacity)
     share = f"{use.nbytes / GB:.3g} GB, {use.share(timeline.duration_s):.0%} of what {capacity} GB/s would carry"
     what = "NVLink " if use.kind.startswith("NVLink") else ""
@@ -218,7 +218,7 @@ def _panel_title(use: LinkUse, timeline: Timeline) -> str:
 
 
 def _with_players(link: str, timeline: Timeline) -> str:
-    """The name of a link, with who sits at the GPUs and memories that it names."""
+    """Return the name of a link, with the players at the GPUs and memories that it names."""
     players = {where: who for who, where in timeline.places}
 
     def with_player(found: re.Match[str]) -> str:
@@ -228,13 +228,13 @@ def _with_players(link: str, timeline: Timeline) -> str:
 
 
 def _legend(timeline: Timeline) -> Iterator[Patch]:
-    """The kinds of spans that the rows have, in the order of an iteration."""
+    """Yield the kinds of spans that the rows have, in the order of an iteration."""
     kinds = {span.kind for row in timeline.rows for span in row.spans}
     return (Patch(color=COLOURS[kind], label=LABELS.get(kind, kind)) for kind in (*PHASES, *MOVES) if kind in kinds)
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """From top to bottom, with a grid of times behind."""
+    """Name rows from top to bottom, with a grid of times behind."""
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="x", alpha=0.3)

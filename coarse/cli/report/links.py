@@ -19,7 +19,7 @@ _TRAFFIC = {
     "workers": "ring of workers",
     "pull": "pulls",
 }
-"""What the bytes of a port are to a reader."""
+"""Reader's names for the bytes of a port."""
 
 
 def links_of(job: Job, transfers: Sequence[Transfer], window: Window) -> list[LinkUse]:
@@ -49,14 +49,14 @@ def links_of(job: Job, transfers: Sequence[Transfer], window: Window) -> list[Li
 
 
 def kind_of(link: str) -> str:
-    """What a link has in common with others: its name without numbers; both directions of a wire are of one kind."""
+    """Return the part of a link's name that others share: without numbers; both directions of a wire are one kind."""
     user, _, role = re.sub(r"^node\d+ ", "", link).rpartition(" ")
     what = "NVLink" if " - " in user else re.sub(r"\d+", "", user)
     return f"{what} up or down" if role in ("up", "down") else f"{what} {role}"
 
 
 def busiest_of_each_kind(uses: Sequence[LinkUse], duration_s: float) -> tuple[LinkUse, ...]:
-    """Of the links of a kind and a capacity the one that uses most of it, with the names of the others."""
+    """Return the busiest link of each kind and capacity, with the names of the others."""
     groups: dict[tuple[str, tuple[Capacity, ...]], list[LinkUse]] = {}
     for use in sorted(uses, key=lambda use: (-use.share(duration_s), use.name)):
         groups.setdefault((use.kind, use.capacity), []).append(use)
@@ -74,7 +74,7 @@ def _in_bins(transfer: Transfer, window: Window, bin_s: float) -> tuple[int, np.
 
 
 def _capacity(job: Job, link: int, window: Window) -> Iterator[Capacity]:
-    """As the window begins, and what became of it in the window."""
+    """Yield the capacity as the window begins, and its changes in the window."""
     changes = [change for change in job.rate_changes if change.link == link and change.at_s < window.end_s]
     before = [change.bytes_per_s for change in changes if change.at_s <= window.begin_s]
     yield Capacity(0.0, before[-1] if before else job.site.links[link].bytes_per_s)

@@ -1,4 +1,4 @@
-"""What `coarse predict` answers of LuWu and its baselines: a row per mode, and the largest models."""
+"""Answer of `coarse predict` on LuWu and its baselines: a row per mode, and the largest models."""
 
 import json
 import shlex
@@ -19,12 +19,12 @@ from coarse.luwu.simulation.scenario import ModeStep, PagedScenario
 from coarse.protocol.units import GIB
 
 HEAD = ("mode", "fits", "step s", "TFLOPS", "tokens/s", "slowest", "bound s", "idle", "out GB", "in GB")
-"""Of the table."""
+"""Heads of the table."""
 PLACES = {
     "a GPU": "GPU", "a host": "host", "a worker's disks": "worker's disks",
     "the optimizer node's disks": "optimizer's disks",
 }  # fmt: skip
-"""Of the table of what fits: titles by place."""
+"""Titles of the table of what fits, by place."""
 ROWS, PICTURE = "luwu.json", "luwu.png"
 _COLOURS = {
     "gpu": "#0072b2", "up": "#d55e00", "down": "#e69f00", "pcie out": "#f0e442", "pcie in": "#999933",
@@ -38,18 +38,18 @@ class LuwuRow:
 
     mode: str
     needs: tuple[Need, ...]
-    """By place."""
+    """Needs by place."""
     step_s: float = 0.0
     """0 where it does not fit."""
     flops_per_s: float = 0.0
-    """Of a worker, by the model's own operations."""
+    """Operations per second of a worker, by the model's own operations."""
     tokens_per_s: float = 0.0
-    """Of all workers."""
+    """Tokens per second of all workers."""
     slowest: str = ""
     bound_s: float = 0.0
     idle_share: float = 0.0
     sent_bytes: float = 0.0
-    """Of a worker and step."""
+    """Bytes of a worker and step."""
     received_bytes: float = 0.0
     busy_s: dict[str, float] | None = None
     note: str = ""
@@ -57,7 +57,7 @@ class LuwuRow:
 
     @property
     def cells(self) -> list[str]:
-        """As the table shows it."""
+        """Cells as the table shows them."""
         if not self.step_s:
             return [self.mode, "no", *"--------"]
         volume = [f"{nbytes / 1e9:.4g}" for nbytes in (self.sent_bytes, self.received_bytes)]
@@ -68,7 +68,7 @@ class LuwuRow:
 
     @property
     def places(self) -> list[str]:
-        """What each place must hold, as the table of it shows it."""
+        """Needs of each place, as the table of places shows them."""
         cells = {need.place: f"{_gib(need.nbytes)}{'' if need.is_met else ' !'}" for need in self.needs}
         return [self.mode, *(cells.get(place, "-") for place in PLACES)]
 
@@ -90,7 +90,7 @@ def predicted(scenario: PagedScenario, mode: str) -> LuwuRow:
 
 
 def largest_models(scenario: PagedScenario, modes: Sequence[str]) -> Iterator[tuple[int, dict[str, Limit]]]:
-    """By number of workers, 1, 2, 4 and so on up to the scenario's, each mode's largest model."""
+    """Yield by number of workers, 1, 2, 4 and so on up to the scenario's, each mode's largest model."""
     counts = [1 << power for power in range(scenario.num_workers.bit_length())]
     for count in sorted({*counts, scenario.num_workers}):
         capacity = replace(scenario, num_workers=count).capacity
@@ -128,7 +128,7 @@ def draw_steps(rows: Sequence[LuwuRow], title: str, path: Path) -> None:
 
 
 def show_luwu(scenario: PagedScenario, modes: Sequence[str], out: Path, console: Console) -> None:
-    """The tables, and what they rest on; rows, inputs and picture in the folder `out`."""
+    """Show the tables and their basis; write rows, inputs and picture in the folder `out`."""
     rows = [predicted(scenario, mode) for mode in modes]
     largest = list(largest_models(scenario, modes))
     title = (
@@ -162,7 +162,7 @@ def show_luwu(scenario: PagedScenario, modes: Sequence[str], out: Path, console:
 
 
 def _places_table(rows: Sequence[LuwuRow]) -> Table:
-    """What each place must hold, above what it has; "!": more than that."""
+    """Return the table of each place's needs, above what it has; "!": more than that."""
     has = {need.place: _gib(need.capacity_bytes) for row in rows for need in row.needs}
     cells = [*(row.places for row in rows), ["there is", *(has.get(place, "-") for place in PLACES)]]
     return _table("What a place must hold, GiB (!: does not fit)", ("mode", *PLACES.values()), cells)
@@ -183,7 +183,7 @@ def _show_largest(largest: Sequence[tuple[int, dict[str, Limit]]], modes: Sequen
 
 
 def _limit_text(limit: Limit) -> str:
-    """Such as 175b, 252B: OPT-175B is the largest of its family, and a deeper model may have 252e9 parameters."""
+    """Return text such as 175b, 252B: OPT-175B is the family's largest, and a deeper model may have 252e9."""
     named = limit.named.removeprefix("opt-") or "none"
     unit, letter = (1e12, "T") if limit.num_parameters >= 1e12 else (1e9, "B")
     return f"{named}, {limit.num_parameters / unit:.3g}{letter}"
@@ -204,7 +204,7 @@ def document(
     asked: dict[str, str],
     inputs: Sequence[Input],
 ) -> dict[str, Any]:
-    """For JSON."""
+    """Return the plain values for JSON."""
     models = [
         {"workers": count, "largest": {mode: asdict(limit) for mode, limit in found.items()}}
         for count, found in largest

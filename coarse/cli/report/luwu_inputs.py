@@ -1,4 +1,4 @@
-"""What a prediction of LuWu and its baselines rests on: each input with its value and where it comes from."""
+"""Inputs of a prediction of LuWu and its baselines: each with its value and source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ def inputs_of(scenario: PagedScenario) -> tuple[Input, ...]:
 
 
 def _of_machine(machine: Machine) -> Iterator[Input]:
-    """A value that is the preset's has the preset's source; another is the user's."""
+    """Yield a machine's inputs; a preset's value has the preset's source, another is the user's."""
     preset = _quantities(machine_named(_PRESET))
     for name, (value, unit, source) in _quantities(machine).items():
         yield Input(name, value, unit, source if value == preset[name][0] else STATED)
 
 
 def _quantities(machine: Machine) -> dict[str, tuple[float, str, str]]:
-    """By name, what a machine states for these modes, and the preset's source of it."""
+    """Return by name the values that a machine states for these modes, and the preset's source of each."""
     assert machine.disks is not None
     assert machine.network is not None
     disks, gpu, tree = machine.disks, machine.accelerator, machine.tree

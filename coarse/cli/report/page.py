@@ -36,14 +36,14 @@ _WORDS = (
 
 
 def columns(run: Run) -> tuple[str, ...]:
-    """The heads of the table."""
+    """Return the heads of the table."""
     speed_up = f"speed-up over {run.results[0].name}"
     times = ("iteration ms", "compute ms", "exposed ms", "idle ms")
     return ("mode", "policy (to devices)", *times, speed_up, "links with most bytes, GB", "kind")
 
 
 def cells(run: Run, *, num_links: int, between: str = " ") -> Iterator[tuple[str, ...]]:
-    """The rows of the table, with so many links each; ranges stand behind their numbers and `between`."""
+    """Yield the rows of the table, with so many links each; ranges stand behind their numbers and `between`."""
     for result, speed_up in zip(run.results, run.speed_ups(), strict=True):
         times = (result.iteration_s, result.compute_s, result.exposed_s, result.idle_s)
         in_ms = [_ms_text(seconds * MS_PER_S) for seconds in times]
@@ -67,12 +67,12 @@ def _short(number: float) -> str:
 
 
 def traces_in(folder: Path) -> tuple[Path, ...]:
-    """The traces that lie beside a run."""
+    """Return the traces that lie beside a run."""
     return tuple(sorted((*folder.glob("*.trace.json"), *folder.glob("trace.json"))))
 
 
 def write_page(run: Run, pictures: Sequence[Picture], folder: Path) -> Path:
-    """The page, in the folder; it links to the traces that are there by now."""
+    """Write the page in the folder; it links to the traces that are there by now."""
     path = folder / PAGE_FILE
     path.write_text("\n".join(_lines(run, pictures, traces_in(folder))), encoding="utf-8")
     return path
@@ -111,7 +111,7 @@ def _is_of(trace: Path, mode: str) -> bool:
 
 
 def _trace_link(trace: Path, what: str) -> str:
-    """By its name: it lies in the page's own folder."""
+    """Return a link to a trace by its name: it lies in the page's own folder."""
     return (
         f'<p>{escape(what)}, as a trace: <a href="{quote(trace.name)}" download>{escape(trace.name)}</a>. Open it in '
         '<a href="https://ui.perfetto.dev">Perfetto</a> (ui.perfetto.dev).</p>'

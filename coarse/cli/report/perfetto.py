@@ -18,7 +18,7 @@ GB = 1e9
 
 
 def write_trace(job: Job, report: Report, path: Path, title: str) -> None:
-    """A process of the trace per worker and per device, and one whose curves are the links' rates."""
+    """Write a process of the trace per worker and per device, and one whose curves are the links' rates."""
     window = last_iteration(report)
     recording = recording_of(report)
     transfers = [each for each in recording.transfers() if each.end_s > window.begin_s]

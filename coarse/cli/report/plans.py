@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What `coarse shard --search` answers: plans of FSDP, the fastest first."""
+"""Answer of `coarse shard --search`: plans of FSDP, the fastest first."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.search import FoundPlan, Searched, ShardedPlan
 
 PLAN_HEAD = ("blocks", "F", "frees", "prefetch", "batch", "samples/s", "total s", "exposed s", "GB", "GPU GiB")
-"""Of the table."""
+"""Heads of the table."""
 _NEAR = 1.05
 """Times as many samples/s below which inputs decide between two plans."""
 
@@ -23,7 +23,7 @@ class Plans:
 
 
 def plan_cells(plans: Plans, found: FoundPlan) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     plan, report = found.plan, found.report
     crossed = report.crossing_nbytes() / plans.asked.num_nodes / 1e9
     return [
@@ -34,7 +34,7 @@ def plan_cells(plans: Plans, found: FoundPlan) -> list[str]:
 
 
 def plan_sentences(plans: Plans) -> list[str]:
-    """The plan that is fastest in words, how far it is ahead, and what was left out."""
+    """Return the fastest plan in words, how far it is ahead, and what was left out."""
     searched = plans.searched
     first, num_plans = searched.found[0], sum(1 + len(each.alike) for each in searched.found)
     found = [f"Fastest of {num_plans} plans that fit: {plan_text(plans.asked, first.plan)}, batch {first.batch}."]
@@ -50,7 +50,7 @@ def plan_sentences(plans: Plans) -> list[str]:
 
 
 def plan_text(asked: ShardedScenario, plan: ShardedPlan) -> str:
-    """A plan in words, with what asks for it live."""
+    """Return a plan in words, with what asks for it live."""
     whole = "the whole model as one unit (units=[])"
     blocks = {0: whole, 1: "each block a unit"}.get(plan.blocks_per_unit, f"units of {plan.blocks_per_unit} blocks")
     mode = "mode fsdp" if plan.factor == asked.num_gpus else f"mode hybrid, factor {plan.factor}"
@@ -59,7 +59,7 @@ def plan_text(asked: ShardedScenario, plan: ShardedPlan) -> str:
 
 
 def plans_document(plans: Plans, inputs: dict[str, str]) -> dict[str, Any]:
-    """For JSON: all plans, the fastest first."""
+    """Return the plain values for JSON: all plans, the fastest first."""
     rows = [
         {
             **asdict(each.plan), "batch": each.batch, "samples_per_s": each.samples_per_s,

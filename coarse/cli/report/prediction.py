@@ -1,4 +1,4 @@
-"""What a job would take on a machine, mode by mode: scenarios from plain settings, and their simulation."""
+"""Prediction of a job on a machine, mode by mode: scenarios from plain settings, and their simulation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ def scenarios_of(question: Question, machine: Machine | None = None) -> "Scenari
 
 
 def _profile(question: Question, model: Model, machine: Machine, *, is_own: bool) -> ComputeProfile:
-    """The compute times: as measured by who asks, else as published of the model, else by FLOPs."""
+    """Return the compute times: as measured by the user, else as published of the model, else by FLOPs."""
     precision = Precision(question.precision)
     needless = {"sequence": question.sequence, "peak-share": question.peak_share}
     for option, value in needless.items():
@@ -80,7 +80,7 @@ def _profile(question: Question, model: Model, machine: Machine, *, is_own: bool
 
 
 def _traced_profile(question: Question, model: Model, times: StepTimes, machine: Machine) -> ComputeProfile:
-    """The times of a traced step; by its operations where it has no times."""
+    """Return the times of a traced step; by its operations if it has no times."""
     precision = Precision(question.precision)
     if times.are_operations and question.iteration_s is None:
         accelerator = machine.accelerator if question.gpu is None else accelerator_named(question.gpu)
@@ -118,11 +118,11 @@ class Scenarios:
     profile: ComputeProfile
     question: Question
     own: OwnModel | None = None
-    """Where the model is of one's own."""
+    """User's own model, if the model is one."""
 
     @property
     def ring_slow_down(self) -> float:
-        """How many times longer a worker computes beside a collective of the workers."""
+        """Number of times that a worker computes longer beside a collective of the workers."""
         return 1.0 if self.question.ring_slow_down is None else self.question.ring_slow_down
 
     @property
@@ -132,7 +132,7 @@ class Scenarios:
         return {**({COMPUTE: compute} if compute else {}), **({} if ring is None else {RING: (ring, ring)})}
 
     def of(self, mode: str) -> Scenario:
-        """The scenario of one mode."""
+        """Return the scenario of one mode."""
         question = self.question
         profile_every = question.profile_every if question.num_workers <= STEPWISE_RANKS else 0
         return Scenario(
@@ -177,7 +177,7 @@ def predict(
 
 
 def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profiles: Sequence[Profile]) -> list[str]:
-    """What a job leaves out, and what became of one whose links changed, or that profiled: a sentence on each."""
+    """Return sentences on what a job leaves out, and on one whose links changed, or that profiled."""
     notes = []
     if job.encodes_for_nothing:
         notes.append(
@@ -225,13 +225,13 @@ def _decision_text(job: Job, profile: Profile) -> str:
 
 
 def _share_to_devices(job: Job) -> float:
-    """Of the bytes of all gradients."""
+    """Return the devices' share of the bytes of all gradients."""
     to_devices = sum(job.gradients[position].nbytes for position in job.gradients_by(By.DEVICES))
     return to_devices / sum(gradient.nbytes for gradient in job.gradients)
 
 
 def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
-    """What a table and bars show of it."""
+    """Return the result that a table and bars show."""
     num_iterations = job.num_iterations
     links = sorted(report.link_bytes.items(), key=lambda item: (-item[1], item[0]))
     return Result(
@@ -261,7 +261,7 @@ def _policy_text(scenario: Scenario, job: Job) -> str:
 
 
 def modes_of(text: str | None) -> Iterator[str]:
-    """The modes that a comma-separated list names, each once; all of coarse's own, where there is no list."""
+    """Yield the modes that a comma-separated list names, each once; all of coarse's own, if there is no list."""
     for name in BUILT_IN if text is None else dict.fromkeys(part.strip() for part in text.split(",")):
         require_mode(name)
         yield name

@@ -14,9 +14,9 @@ from coarse.simulation.training import simulate
 NO_RANGES = "No ranges: these are simulations of the central values alone; --samples 6 asks for ranges."
 MOST_SAMPLES = 10_000
 NUM_SAMPLES = 6
-"""Points drawn beside the two ends, where nobody asks for another number."""
+"""Default number of points drawn beside the two ends."""
 MOST_WORKERS_UNASKED = 16
-"""With more, simulations take so long that ranges are for who asks for them."""
+"""Most workers for which ranges are simulated unasked; with more, simulations take long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Ranges:
     intervals: tuple[Interval, ...]
     num_samples: int
     fixed: Mapping[str, Any] | None = None
-    """Fields of the machine that somebody states."""
+    """Fields of the machine that the user states."""
 
     def iterations_s(
         self, scenarios: Scenarios, mode: str, decided: Job, on_progress: Callable[[float], None] = lambda _: None
@@ -47,7 +47,7 @@ class Ranges:
         iteration_s: Callable[[Scenarios], float],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> tuple[float, ...]:
-        """What `iteration_s` gives at each point."""
+        """Return the value of `iteration_s` at each point."""
         points = list(draws(self.intervals, self.num_samples))
         found = []
         for number, values in enumerate(points, start=1):
@@ -60,7 +60,7 @@ class Ranges:
         return tuple(found)
 
     def note(self) -> str:
-        """What was varied, for whoever reads a range."""
+        """Return a note on what was varied, for readers of a range."""
         stated = ", ".join(f"{each.key} {each.low:g} to {each.high:g}" for each in self.intervals)
         return (
             f"Ranges: {self.num_samples + 2} more simulations with {stated}; the table and the split of the central "
@@ -76,7 +76,7 @@ def ranges_of(
     fixed: Mapping[str, Any] | None = None,
     factors: Mapping[str, tuple[float, float]] | None = None,
 ) -> Ranges | None:
-    """The points of a question; None where there are none, by request or because its simulations take long.
+    """Return the points of a question; None if there are none, by request or because its simulations take long.
 
     `factors` are as of `intervals_of`.
     """

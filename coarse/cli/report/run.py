@@ -31,7 +31,7 @@ class Result:
     link_bytes: tuple[tuple[str, float], ...] = ()
     """(link, bytes in an iteration), the busiest first."""
     samples_s: tuple[float, ...] = ()
-    """Of an iteration where inputs are other ones, for all modes the same; empty where nobody looked."""
+    """Seconds of an iteration under other inputs, for all modes the same ones; empty if it was not looked for."""
 
     def __post_init__(self) -> None:
         for key in ("iteration_s", "compute_s", "exposed_s", "idle_s"):
@@ -41,29 +41,29 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a folder holds."""
+    """Contents of a folder."""
 
     kind: str
     """"measured", "emulated" or "simulated"."""
     title: str
     inputs: Mapping[str, str]
-    """What was asked, and on which numbers the answer rests."""
+    """Question, and the numbers on which the answer rests."""
     results: tuple[Result, ...]
     timelines: tuple[Timeline, ...]
     notes: tuple[str, ...] = ()
 
     def speed_ups(self) -> tuple[float, ...]:
-        """How many times faster each is than the first."""
+        """Return the speed-up of each over the first."""
         first = self.results[0].iteration_s
         return tuple(first / result.iteration_s if result.iteration_s else 1.0 for result in self.results)
 
     def range_s(self, result: Result) -> tuple[float, float] | None:
-        """The least and the most that an iteration of one mode takes under other inputs; None where nobody looked."""
+        """Return the least and the most of an iteration of one mode under other inputs; None if not looked for."""
         found = (result.iteration_s, *result.samples_s)
         return (min(found), max(found)) if result.samples_s else None
 
     def speed_up_range(self, result: Result) -> tuple[float, float] | None:
-        """How many times faster one mode is than the first, at least and at most, both under the same inputs."""
+        """Return the speed-up of one mode over the first, at least and at most, both under the same inputs."""
         first = self.results[0]
         if not result.samples_s or len(result.samples_s) != len(first.samples_s):
             return None
@@ -72,7 +72,7 @@ class Run:
         return min(found), max(found)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Plain values, for JSON; rows carry their kind and speed-up for whoever reads nothing else."""
+        """Return plain values, for JSON; rows carry their kind and speed-up for readers of rows alone."""
         rows = [
             {**asdict(result), "kind": self.kind, "speed_up": speed_up}
             for result, speed_up in zip(self.results, self.speed_ups(), strict=True)
@@ -95,17 +95,17 @@ class Picture:
     mode: str | None
     """The title of the timeline that it shows; None: it shows all modes."""
     caption: str
-    """What is to be seen."""
+    """Text on what is to be seen."""
 
 
 def write_run(run: Run, folder: Path) -> Path:
-    """The run's file, whole or absent."""
+    """Write the run's file, whole or absent."""
     folder.mkdir(parents=True, exist_ok=True)
     return write_whole(folder / RUN_FILE, json.dumps(run.to_mapping()))
 
 
 def read_run(folder: Path) -> Run:
-    """The run of a folder that `coarse predict` or the demo wrote; ConfigError where there is none."""
+    """Return the run of a folder that `coarse predict` or the demo wrote; ConfigError if there is none."""
     readers = {RUN_FILE: _predicted, DEMO_FILE: _demonstrated}
     for name, reader in readers.items():
         path = folder / name
@@ -143,7 +143,7 @@ def _predicted(document: Mapping[str, Any]) -> Run:
 
 
 def _demonstrated(document: Mapping[str, Any]) -> Run:
-    """The demo's record: steps of live runs, whose links nobody watched."""
+    """Return the demo's record: steps of live runs, whose links were not watched."""
     runs: Mapping[str, Sequence[Mapping[str, Any]]] = document["runs"]
     return Run(
         kind="measured",
@@ -156,7 +156,7 @@ def _demonstrated(document: Mapping[str, Any]) -> Run:
 
 
 def _demo_title(document: Mapping[str, Any]) -> str:
-    """The model and the machine, where the record names them."""
+    """Return the model and the machine, if the record names them."""
     first = next(iter(document["runs"].values()))[0]
     shape, machine = first.get("settings", {}).get("shape"), document.get("machine")
     model = f"a GPT of {shape['layers']} layers of width {shape['width']}" if shape else "one training"
@@ -170,7 +170,7 @@ def _demo_inputs(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settled(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The steps that no probe disturbed."""
+    """Return the steps that no probe disturbed."""
     return [step for step in document["steps"] if step.get("settled", True)] or document["steps"]
 
 
@@ -188,7 +188,7 @@ def _measured_result(name: str, documents: Sequence[Mapping[str, Any]]) -> Resul
 
 
 def _measured_timeline(name: str, documents: Sequence[Mapping[str, Any]]) -> Timeline:
-    """A few steps from the middle of the run, phase by phase."""
+    """Return a few steps from the middle of the run, phase by phase."""
     first = max(0, (len(documents[0]["steps"]) - _DEMO_STEPS) // 2)
     chosen = [document["steps"][first : first + _DEMO_STEPS] for document in documents]
     begin_s = min(float(steps[0]["begin_s"]) for steps in chosen)

@@ -1,4 +1,4 @@
-"""What `coarse shard` answers: a row per mode, of simulated sharded training."""
+"""Answer of `coarse shard`: a row per mode, of simulated sharded training."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,13 +19,13 @@ class ShardedRow:
     batch: int
     """Per GPU; 0 where not even 1 fits."""
     memory_gib: float
-    """Of a GPU, at the peak."""
+    """GiB of a GPU, at the peak."""
     samples_per_s: float = 0.0
     iteration_s: float = 0.0
     compute_s: float = 0.0
     exposed_s: float = 0.0
     idle_s: float = 0.0
-    """What GPUs wait for slower ones, in the mean."""
+    """Seconds that GPUs wait for slower ones, in the mean."""
     forward_gb: float = 0.0
     """That leave a node in forward, or after the optimizer's step."""
     backward_gb: float = 0.0
@@ -33,7 +33,7 @@ class ShardedRow:
     kind: str = "simulated"
 
     def cells(self, *, has_idle: bool = False) -> list[str]:
-        """As the table shows it, with what is waited for slower GPUs where somebody waits."""
+        """Return cells as the table shows them, with waits for slower GPUs if there are any."""
         if self.batch == 0:
             return [self.mode, *["-"] * (7 + has_idle), f"{self.memory_gib:.1f}"]
         idle = [self.idle_s] if has_idle else []
@@ -43,7 +43,7 @@ class ShardedRow:
 
 
 HEAD = ("mode", "batch", "samples/s", "total s", "compute s", "exposed s", "forward GB", "backward GB", "GPU GiB")
-"""Of the table."""
+"""Heads of the table."""
 
 
 def table_of(rows: Sequence[ShardedRow]) -> tuple[tuple[str, ...], list[list[str]]]:
@@ -96,5 +96,5 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
 
 
 def document(rows: Sequence[ShardedRow], inputs: dict[str, str]) -> dict[str, Any]:
-    """For JSON."""
+    """Return the plain values for JSON."""
     return {"kind": "simulated", "inputs": inputs, "rows": [asdict(row) for row in rows]}

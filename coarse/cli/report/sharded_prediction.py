@@ -41,8 +41,11 @@ class ShardedOutcome:
 
 
 def any_modes_of(text: str | None, options: Sequence[str] = ()) -> Iterator[AnyMode]:
-    """The modes of a comma-separated list, each once: data-parallel ones without a list, every one by "all". `options`
-    are those of classes of a user's own, such as "Mine.every=8"."""
+    """Yield the modes of a comma-separated list, each once.
+
+    Data-parallel ones without a list, every one by "all". `options` are those of classes of a user's own, such as
+    "Mine.every=8".
+    """
     names = list(BUILT_IN if text is None else dict.fromkeys(part.strip() for part in text.split(",")))
     if ALL in names:
         own = [name for name in names if ":" in name]
@@ -69,7 +72,7 @@ def _mode_of(name: str, options: Sequence[str]) -> AnyMode:
 
 
 def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
-    """The scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
+    """Return the scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
     asked, profile = scenarios.question, scenarios.profile
     found = ShardedScenario(
         machine=scenarios.machine,

@@ -14,7 +14,7 @@ _KIND_OF_PORT = {"push": "push", "pull": "pull", "workers": "ring", "ring": "rin
 
 
 def last_iteration(report: Report) -> Window:
-    """From its first worker's begin to its last one's end."""
+    """Return the window from its first worker's begin to its last one's end."""
     rows = report.steady()
     return Window(min(row.begin_s for row in rows), max(row.end_s for row in rows))
 
@@ -38,7 +38,7 @@ def timeline_of(job: Job, report: Report, title: str, places: Sequence[tuple[str
 
 
 def recording_of(report: Report) -> Recording:
-    """What was recorded; ValueError where nothing was."""
+    """Return the recording; ValueError if nothing was recorded."""
     if report.recording is None:
         raise ValueError("the job was not recorded; simulate it with record=True")
     return report.recording
@@ -67,7 +67,7 @@ def lane_of(port: tuple[str, int]) -> tuple[str, str]:
 
 
 def _port_rows(transfers: Sequence[Transfer], recording: Recording, window: Window) -> Iterator[Row]:
-    """A row per sender and kind of sending, and one per adder."""
+    """Yield a row per sender and kind of sending, and one per adder."""
     spans: dict[tuple[str, str], list[Span]] = {}
     busy = [(each.port, each.begin_s, each.end_s) for each in transfers]
     busy += [(work.processor, work.begin_s, work.end_s) for work in recording.works() if work.end_s > window.begin_s]

@@ -1,14 +1,16 @@
-"""What one iteration of a run was spent on, and how busy its links were: what pictures and traces are made of."""
+"""Timeline of one iteration of a run, and of its links' use: the source of pictures and traces."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 PHASES = ("forward", "backward", "compute", "idle", "wait", "exposed", "optimizer")
-"""What a worker does, one thing after the other. "wait" is what a measured run knows of idle and exposed, "compute"
-what an emulated one knows of forward, backward and optimizer."""
+"""Phases of a worker, one after the other.
+
+"wait" is a measured run's word for idle and exposed, "compute" an emulated one's for forward, backward and optimizer.
+"""
 MOVES = ("push", "fetch", "ring", "pull", "add", "together", "load", "store")
-"""What happens beside it: bytes on links, and sync cores that add."""
+"""Movements beside it: bytes on links, and sync cores that add."""
 
 
 class Span(NamedTuple):
@@ -26,7 +28,7 @@ class Window(NamedTuple):
     end_s: float
 
     def clipped(self, kind: str, begin_s: float, end_s: float) -> Span | None:
-        """The part of something that is seen, counted from the window's begin; None where there is none."""
+        """Return the part of a span that is seen, counted from the window's begin; None if there is none."""
         begin_s, end_s = max(begin_s, self.begin_s), min(end_s, self.end_s)
         return Span(kind, begin_s - self.begin_s, end_s - self.begin_s) if end_s > begin_s else None
 
@@ -52,26 +54,26 @@ class LinkUse:
 
     name: str
     kind: str
-    """What it has in common with other links."""
+    """Kind that it shares with other links."""
     carries: tuple[str, ...]
-    """Whose bytes."""
+    """Owners of its bytes."""
     capacity: tuple[Capacity, ...]
     """The first from second 0 on; more where the link changed as time went by."""
     nbytes: float
-    """In the whole timeline."""
+    """Bytes in the whole timeline."""
     bytes_per_s: tuple[float, ...]
     others: tuple[str, ...] = ()
     """Links of its kind and capacity that carried something too, and are not drawn; the busiest first."""
 
     def share(self, duration_s: float) -> float:
-        """How much of what the link could have carried in the timeline it did carry."""
+        """Return the share of what the link could have carried in the timeline that it did carry."""
         ends_s = (*(each.from_s for each in self.capacity[1:]), duration_s)
         most = sum(each.bytes_per_s * (end_s - each.from_s) for each, end_s in zip(self.capacity, ends_s, strict=True))
         return self.nbytes / most if most > 0 else 0.0
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "LinkUse":
-        """What JSON made of it; KeyError or TypeError if it is something else."""
+        """Return the use that JSON made of one; KeyError or TypeError for another value."""
         return cls(
             name=str(values["name"]),
             kind=str(values["kind"]),
@@ -91,9 +93,9 @@ class Timeline:
     duration_s: float
     rows: tuple[Row, ...]
     links: tuple[LinkUse, ...] = ()
-    """One of each kind, the busiest first; empty where nobody counted."""
+    """Links, one of each kind, the busiest first; empty if they were not counted."""
     places: tuple[tuple[str, str], ...] = ()
-    """(worker or memory device, which part of the machine plays it), workers first; empty where nobody knows."""
+    """(worker or memory device, part of the machine that plays it), workers first; empty if they are unknown."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -101,7 +103,7 @@ class Timeline:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Timeline":
-        """What `to_mapping` made; KeyError or TypeError if it is something else."""
+        """Return the timeline that `to_mapping` made; KeyError or TypeError for another value."""
         return cls(
             title=str(values["title"]),
             duration_s=float(values["duration_s"]),
@@ -115,7 +117,7 @@ class Timeline:
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same as few spans: those of a kind that touch or overlap are one."""
+    """Return the same as few spans: those of a kind that touch or overlap are one."""
     last: dict[str, Span] = {}
     done: list[Span] = []
     for span in sorted(spans, key=lambda span: span.begin_s):

@@ -36,7 +36,7 @@ US_PER_S = 1e6
 
 
 def chakra_step(nodes: Sequence[Node], where: str, *, is_simulated: bool = False) -> TracedStep:
-    """The step of a trace that is taken; see the notes above. `is_simulated`: the trace is of a prediction.
+    """Return the step of a trace that is taken (notes above). `is_simulated`: the trace is of a prediction.
 
     Raises:
         ConfigError: a trace without compute or gradients, with steps that are no data-parallel ones, or with sizes or
@@ -79,7 +79,7 @@ def _operations(node: Node) -> float:
 
 
 def _duration_s(node: Node, where: str) -> float:
-    """Of the attribute that is exact, if it has that; ConfigError where the two contradict one another."""
+    """Return the seconds of the exact attribute, if there is one; ConfigError if the two contradict one another."""
     exact = node.attributes.get(DURATION_S)
     if not isinstance(exact, float):
         return node.duration_us / US_PER_S
@@ -93,7 +93,10 @@ def _duration_s(node: Node, where: str) -> float:
 
 
 def _bytes_summed(node: Node, where: str) -> int:
-    """What a collective sums of a worker; 0 of other nodes, and of a host's node, whose kernel is another node."""
+    """Return the bytes of a worker that a collective sums; 0 for other nodes.
+
+    A host's node has 0, too, since its kernel is another node.
+    """
     comm_type, nbytes = node.number("comm_type"), node.number("comm_size")
     if node.type != NodeType.COMM_COLL or nbytes is None or node.is_on("is_cpu_op"):
         return 0
@@ -112,7 +115,7 @@ def _bytes_summed(node: Node, where: str) -> int:
 
 
 def _tensor_bytes(node: Node) -> int | None:
-    """Of the inputs, where the node says their shapes and a type for each; None where it does not."""
+    """Return the bytes of the inputs, if the node says their shapes and a type for each; else None."""
     try:
         shapes, types = ast.literal_eval(node.input_shapes), ast.literal_eval(node.input_types)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -135,7 +138,7 @@ def _itemsizes(types: Any) -> list[int]:  # noqa: ANN401
 
 
 def _late(ordered: Sequence[Node]) -> set[int]:
-    """The nodes of backward, and what waits for them."""
+    """Return the nodes of backward, and those that wait for them."""
     found: set[int] = set()
     for node in ordered:
         if any(parent in found for parent in node.data_deps) or (node.type == NodeType.COMP and _is_backward(node)):
@@ -144,7 +147,7 @@ def _late(ordered: Sequence[Node]) -> set[int]:
 
 
 def _steps(ordered: Sequence[Node], gradients: set[int]) -> Iterator[list[Node]]:
-    """The nodes of each step that has gradients: by how many gradients' sums come one after the other before them."""
+    """Yield the nodes of each step that has gradients, by the number of sums of gradients before them."""
     depth: dict[int, int] = {}
     steps: dict[int, list[Node]] = {}
     for node in ordered:
@@ -164,7 +167,7 @@ class _Replay:
         self.ready: list[tuple[float, Node]] = []
         """(when it could begin, gradient)."""
         self.begins: dict[int, float] = {}
-        """Of compute nodes."""
+        """Begins of compute nodes."""
         self._weigh = weigh
         ends = self._run(gradients)
         self.ready.sort(key=lambda pair: (pair[0], pair[1].id))
@@ -173,7 +176,7 @@ class _Replay:
         """Until backward has ended, or, where none is known, all compute."""
 
     def _run(self, gradients: set[int]) -> dict[int, float]:
-        """When each node ends."""
+        """Return the time when each node ends."""
         own = {node.id: node for node in self.nodes}
         waiting = {node.id: len(own.keys() & set(node.data_deps)) for node in self.nodes}
         children: dict[int, list[int]] = {node.id: [] for node in self.nodes}
@@ -203,7 +206,7 @@ class _Replay:
 
     @property
     def backward_begin(self) -> float:
-        """When the first compute node of backward begins, on the device if it has one; by its share if none is known.
+        """Time when backward's first compute node begins, on the device if it has one; by its share if unknown.
 
         A host asks for backward before the device has ended forward.
         """
@@ -217,7 +220,7 @@ class _Replay:
 
     @property
     def has_forward(self) -> bool:
-        """Whether compute runs before backward."""
+        """True if compute runs before backward."""
         return any(node.type == NodeType.COMP and not _is_backward(node) for node in self.nodes)
 
 
@@ -254,7 +257,7 @@ def _traced(
 
 
 def _num_elements(node: Node, where: str) -> int:
-    """Of float32, which gradients are taken to be unless the node says its inputs' shapes."""
+    """Return the number of elements of float32, which gradients are taken to be if the node names no inputs' shapes."""
     nbytes = _bytes_summed(node, where)
     stated = _tensor_bytes(node)
     if stated == nbytes:

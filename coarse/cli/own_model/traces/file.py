@@ -18,13 +18,13 @@ from coarse.errors import ConfigError
 
 CHAKRA_SUFFIXES = (".et", ".et.gz")
 SUFFIXES = (".json", ".json.gz", *CHAKRA_SUFFIXES)
-"""Of files that may hold a trace."""
+"""Suffixes of files that may hold a trace."""
 _GZIP = b"\x1f\x8b"
 _NOT_WHOLE = "name a trace that was written to its end"
 
 
 def content_of(path: Path) -> bytes:
-    """A file's bytes, unpacked where they are packed by gzip; ConfigError where they end too early."""
+    """Return a file's bytes, unpacked if they are packed by gzip; ConfigError if they end too early."""
     data = path.read_bytes()
     if not data.startswith(_GZIP):
         return data
@@ -35,7 +35,7 @@ def content_of(path: Path) -> bytes:
 
 
 def json_of(path: Path, what: str) -> object:
-    """A JSON file's value; ConfigError with line and column where it is none."""
+    """Return a JSON file's value; ConfigError with line and column if it is none."""
     try:
         return json.loads(content_of(path), strict=False)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -43,12 +43,12 @@ def json_of(path: Path, what: str) -> object:
 
 
 def is_trace(document: object) -> bool:
-    """Whether a JSON value is a trace, and not a configuration."""
+    """Return whether a JSON value is a trace, and not a configuration."""
     return isinstance(document, list) or (isinstance(document, dict) and "traceEvents" in document)
 
 
 def traced_model(path: Path, document: object, step: int | None) -> OwnModel:
-    """The model of a trace; `document` is a JSON file's value, and None of a Chakra file.
+    """Return the model of a trace; `document` is a JSON file's value, and None for a Chakra file.
 
     Raises:
         ConfigError: a file that is no trace of a step of training; with the record or event at fault.
@@ -91,7 +91,7 @@ def _require_no_number(step: int | None, where: str, what: str) -> None:
 
 @lru_cache(maxsize=8)
 def trace_in(path: Path, changed_ns: int, nbytes: int, step: int | None) -> OwnModel | None:
-    """The model of a file that holds a trace; None where it holds another JSON object.
+    """Return the model of a file that holds a trace; None if it holds another JSON object.
 
     It is read once for all points of a sweep: the time of its last change and its size tell that it is another.
     """

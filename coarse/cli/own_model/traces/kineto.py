@@ -31,7 +31,7 @@ _CHECKPOINT = "CheckpointFunctionBackward"
 
 
 def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> TracedStep:
-    """The step of a trace that is taken; see `kineto_steps`.
+    """Return the step of a trace that is taken (`kineto_steps`).
 
     Raises:
         ConfigError: a trace that lacks a backward or sizes, or that contradicts itself; it says what to pass to the
@@ -80,7 +80,7 @@ def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> 
 
 
 def _is_within_checkpoint(step: Step, accumulated: Sequence[Event]) -> bool:
-    """Whether a reentrant checkpoint made a gradient; see [Note: reentrant checkpoints]."""
+    """Return whether a reentrant checkpoint made a gradient ([Note: reentrant checkpoints])."""
     outer = [each for each in step.functions if each.name.endswith(_CHECKPOINT)]
     return any(each.begin_us < event.begin_us < each.end_us for each in outer for event in accumulated)
 
@@ -88,7 +88,7 @@ def _is_within_checkpoint(step: Step, accumulated: Sequence[Event]) -> bool:
 def _parameters(
     step: Step, accumulated: Sequence[Event], clock: StepClock, where: str
 ) -> Iterator[TracedGradient]:
-    """A gradient for each parameter, by shapes."""
+    """Yield a gradient for each parameter, by shapes."""
     layers = _Layers(step, accumulated, clock)
     begin_s = clock.at_s(step.backward_begin_us)
     found = False
@@ -117,7 +117,7 @@ def _parameters(
 
 
 class _Layers:
-    """Which operator of forward a gradient belongs to, and what it took."""
+    """Operators of forward to which gradients belong, and their times."""
 
     def __init__(self, step: Step, accumulated: Sequence[Event], clock: StepClock) -> None:
         self._functions = [each for each in step.functions if each.sequence is not None]
@@ -139,13 +139,13 @@ class _Layers:
         return found.label, found.number, self._forward_s[found.begin_us]
 
     def _operator(self, accumulated: Event) -> Operator | None:
-        """That which made the function of backward that ran last before."""
+        """Return the operator that made the function of backward that ran last before."""
         index = bisect_left(self._begins_us, accumulated.begin_us) - 1
         return self._operators.get(self._functions[index].sequence or 0) if index >= 0 else None
 
 
 def _buckets(step: Step, clock: StepClock, where: str) -> Iterator[TracedGradient]:
-    """A gradient for each collective of backward, as large as it says; see [Note: sizes of gradients]."""
+    """Yield a gradient for each collective of backward, as large as it says ([Note: sizes of gradients])."""
     begin_s = clock.at_s(step.backward_begin_us)
     for number, (event, num_elements) in enumerate(_reduced(step, where)):
         ready = max(0.0, clock.at_s(event.begin_us) - begin_s)
@@ -153,7 +153,7 @@ def _buckets(step: Step, clock: StepClock, where: str) -> Iterator[TracedGradien
 
 
 def _reduced(step: Step, where: str) -> Iterator[tuple[Event, int]]:
-    """(collective, its elements) of those that sum numbers while passes run that send gradients."""
+    """Yield (collective, its elements) of those that sum numbers while passes run that send gradients."""
     for event in step.operators:
         if not is_reduction(event) or not any(begin <= event.begin_us <= end for begin, end in step.spans):
             continue
@@ -199,7 +199,7 @@ def _notes_of_others(step: Step) -> Iterator[str]:
 
 
 def _checked_buckets(step: Step, gradients: Sequence[TracedGradient], where: str) -> Iterator[str]:
-    """A sentence where collectives of backward sum another number of elements than gradients have."""
+    """Yield a sentence if collectives of backward sum another number of elements than gradients have."""
     summed = sum(num_elements for _, num_elements in _reduced(step, where))
     num_elements = sum(math.prod(gradient.shape) for gradient in gradients)
     if summed and summed != num_elements:
@@ -210,7 +210,7 @@ def _checked_buckets(step: Step, gradients: Sequence[TracedGradient], where: str
 
 
 def _dtype_note(accumulated: Sequence[Event]) -> Iterator[str]:
-    """A sentence where gradients were of another type than float32."""
+    """Yield a sentence if gradients were of another type than float32."""
     types = Counter(str(types[0]) for event in accumulated if (types := event.args.get("Input type")))
     others = {name: num for name, num in types.items() if name not in ("float", "")}
     if others:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""When what the host asked for was done: at once on a CPU, at the end of a kernel on a GPU."""
+"""Clock of a traced step: the host's requests are done at once on a CPU, at the end of a kernel on a GPU."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ class HostClock:
                 spent += event.end_us - begin_us
 
     def at_s(self, host_us: float) -> float:
-        """See StepClock; the zero is that of the trace."""
+        """Return the time of the trace (StepClock.at_s), whose zero holds."""
         index = bisect_right(self._begins, host_us) - 1
         if index < 0:
             return host_us / US_PER_S
@@ -55,7 +55,7 @@ class DeviceClock:
     counted = "by the ends of the kernels that were launched, without NCCL's"
 
     def __init__(self, launched: Sequence[tuple[float, Event]], gpu: str) -> None:
-        """`launched` has (when it was launched, kernel), in the order of launches, and one at least."""
+        """Make a clock of (time of launch, kernel), in the order of launches, at least one."""
         self.gpu = gpu
         self._launches_us = [launch_us for launch_us, _ in launched]
         self._begins_us = [kernel.begin_us for _, kernel in launched]
@@ -64,14 +64,14 @@ class DeviceClock:
             self._ends_us.append(max(kernel.end_us, self._ends_us[-1] if self._ends_us else kernel.end_us))
 
     def at_s(self, host_us: float) -> float:
-        """See StepClock; before the first launch, when its kernel begins."""
+        """Return the end of the kernel (StepClock.at_s); before the first launch, the begin of its kernel."""
         index = bisect_left(self._launches_us, host_us) - 1
         at_us = self._ends_us[index] if index >= 0 else self._begins_us[0]
         return at_us / US_PER_S
 
 
 def clock_of(events: Events, begin_us: float, end_us: float, threads: set[Thread]) -> StepClock:
-    """The clock of a step: the GPU's where kernels were launched between its begin and end."""
+    """Return the clock of a step: the GPU's if kernels were launched between its begin and end."""
     launched = list(_launched(events, begin_us, end_us))
     if not any("mem" not in kernel.category.lower() for _, kernel in launched):
         within = (event for event in events.operators if event.begin_us >= begin_us)

@@ -15,7 +15,7 @@ STEP = re.compile(r"ProfilerStep#(\d+)")
 _OPERATORS = ("cpu_op", "operator", "user_annotation", "python_function")
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events", "hpu_op")
 _LAUNCHES = ("runtime", "driver")
-"""What categories of launches end in: cuda_runtime, cuda_driver, mtia_runtime, and in 2021 Runtime."""
+"""Endings of categories of launches: cuda_runtime, cuda_driver, mtia_runtime, and in 2021 Runtime."""
 _BACKWARD = re.compile(r"Backward\d*$")
 _COMMUNICATION = (
     "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "record_param_comms", "torch::distributed::reducer",
@@ -44,18 +44,18 @@ class Event:
 
     @property
     def sequence(self) -> int | None:
-        """What an operator of forward and its function in backward have in common."""
+        """Number that an operator of forward and its function in backward share."""
         found = self.args.get("Sequence number")
         return found if type(found) is int and found >= 0 else None
 
     @property
     def is_backward(self) -> bool:
-        """Whether autograd runs it in backward."""
+        """True if autograd runs it in backward."""
         return self.name.startswith(EVALUATE) or self.name == ACCUMULATE or bool(_BACKWARD.search(self.name))
 
     @property
     def is_communication(self) -> bool:
-        """Whether it is a collective, or DDP's copying for one."""
+        """True if it is a collective, or DDP's copying for one."""
         return self.name.startswith(_COMMUNICATION)
 
 
@@ -64,7 +64,7 @@ class Events:
     """Those of one trace that took time, each list in the order of begins."""
 
     operators: Sequence[Event]
-    """What the host's threads ran, with what the user or torch named."""
+    """Operators that the host's threads ran, with ranges that the user or torch named."""
     kernels: Sequence[Event]
     launches: Sequence[Event]
     devices: Mapping[object, str]
@@ -73,7 +73,7 @@ class Events:
 
 
 def events_of(document: Mapping[str, Any], where: str) -> Events:
-    """A trace's events; ConfigError where one has no time, or a negative duration, with its number."""
+    """Return a trace's events; ConfigError if one has no time, or a negative duration, with its number."""
     found: dict[str, list[Event]] = {"operators": [], "kernels": [], "launches": []}
     for event in _lasting(document["traceEvents"], where):
         kind = event.category.lower()

@@ -11,17 +11,17 @@ _MODULE = "nn.Module: "
 
 
 class Operator(NamedTuple):
-    """What forward called."""
+    """Call of forward."""
 
     label: str
-    """Such as linear, or Linear_3.linear where the trace has modules (with_stack, with_modules)."""
+    """Label such as linear, or Linear_3.linear if the trace has modules (with_stack, with_modules)."""
     number: int
-    """Of its event."""
+    """Number of its event."""
     begin_us: float
 
 
 def outer_operators(step: Step) -> dict[int, Operator]:
-    """By sequence number the outermost aten operator around the one that made a function of backward."""
+    """Return by sequence number the outermost aten operator around the one that made a function of backward."""
     wanted = {event.number: sequence for sequence, event in step.forward.items()}
     open_events: dict[Thread, list[Event]] = {}
     found = {}

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which step of a Kineto trace is taken, and where its forward and its backward lie.
+"""Choice of a Kineto trace's step, and the places of its forward and its backward.
 
 [Note: which step] ProfilerStep#N marks a step; where nobody called `step()`, each Optimizer.step ends one, and where
 nobody stepped, the trace is one. Of the steps with a backward those count that have as many gradients as most, and of
@@ -38,11 +38,11 @@ class Window:
     begin_us: float
     end_us: float
     of_process: object = None
-    """Where it is known: a trace may have several."""
+    """Process of the window, if it is known: a trace may have several."""
 
     @property
     def duration_us(self) -> float:
-        """From begin to end."""
+        """Microseconds from begin to end."""
         return self.end_us - self.begin_us
 
 
@@ -54,35 +54,37 @@ class Step:
     how_chosen: str
     operators: Sequence[Event]
     functions: Sequence[Event]
-    """Of backward, from the first pass that sends gradients to the last; see [Note: passes]."""
+    """Functions of backward, from the first pass that sends gradients to the last ([Note: passes])."""
     accumulated: Sequence[Event]
-    """Where autograd wrote the gradients that are sent; the engine's own event stands for it where a trace was thinned
-    out."""
+    """Events at which autograd wrote the gradients that are sent.
+
+    The engine's own event stands for one if a trace was thinned out.
+    """
     spans: Sequence[tuple[float, float]]
     """Begin and end of each pass that sends."""
     forward: Mapping[int, Event]
-    """By its sequence number, the operator that made a function of backward."""
+    """Operator that made a function of backward, by its sequence number."""
     num_passes: int
     forward_begin_us: float
     num_unlike: int
     """Steps of the trace whose gradients have other shapes."""
     num_steps: int
-    """With a backward."""
+    """Number of steps with a backward."""
     is_marked: bool
 
     @property
     def backward_begin_us(self) -> float:
-        """Of the first pass that sends."""
+        """Begin of the first pass that sends."""
         return self.functions[0].begin_us
 
     @property
     def backward_end_us(self) -> float:
-        """Of the last pass."""
+        """End of the last pass."""
         return max(end_us for _, end_us in self.spans)
 
 
 def step_of(events: Events, number: int | None) -> Step:
-    """The step that is taken; see [Note: which step].
+    """Return the step that is taken ([Note: which step]).
 
     Raises:
         ConfigError: no operators, no backward, or no step of that number; it says what to pass to the profiler.
@@ -228,7 +230,7 @@ def _end_us(functions: Sequence[Event]) -> float:
 
 
 def _is_before_forward(event: Event, operators: Sequence[Event]) -> bool:
-    """Whether it is a part of zeroing gradients or loading data, or one of the marks itself."""
+    """Return whether it is a part of zeroing gradients or loading data, or one of the marks itself."""
     return event.name.startswith((*_BEFORE_FORWARD, "ProfilerStep")) or any(
         outer.name.startswith(_BEFORE_FORWARD)
         and outer.thread == event.thread
@@ -238,7 +240,7 @@ def _is_before_forward(event: Event, operators: Sequence[Event]) -> bool:
 
 
 def _forward_operators(operators: Sequence[Event], backward: Sequence[Event]) -> dict[int, Event]:
-    """By sequence number the operator that made a function of backward, those apart that backward runs itself.
+    """Return by sequence number the operator that made a function of backward, without those that backward runs.
 
     Operators around it, and such as made no function, have the number that is next, and begin before it.
     """
@@ -256,7 +258,7 @@ def _forward_operators(operators: Sequence[Event], backward: Sequence[Event]) ->
 
 
 def _merged(events: Sequence[Event]) -> list[tuple[float, float]]:
-    """The times in which one of them ran."""
+    """Return the times in which one of them ran."""
     spans: list[tuple[float, float]] = []
     for event in events:
         if spans and event.begin_us < spans[-1][1]:

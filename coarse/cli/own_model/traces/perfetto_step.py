@@ -15,7 +15,7 @@ from coarse.errors import ConfigError
 PHASE, SYNC = "phase", "sync"
 FORWARD, BACKWARD = "forward", "backward"
 READY = "ready_s"
-"""Of a gradient on its way: seconds from the begin of backward until it was there."""
+"""Key of a gradient on its way: seconds from the begin of backward until it was there."""
 US_PER_S = 1e6
 _FP32_BYTES = 4
 
@@ -31,12 +31,12 @@ class SentGradient:
     end_s: float
     """Its sum was there."""
     ready_s: float
-    """From the begin of backward until it was there."""
+    """Seconds from the begin of backward until it was there."""
 
 
 @dataclass(kw_only=True)
 class WorkerStep:
-    """What one worker did."""
+    """Step of one worker."""
 
     name: str
     forward: tuple[float, float] | None = None
@@ -51,12 +51,12 @@ class WorkerStep:
 
 
 def is_ours(events: Sequence[object]) -> bool:
-    """Whether coarse wrote a trace: some event is a phase."""
+    """Return whether coarse wrote a trace: some event is a phase."""
     return any(isinstance(event, dict) and event.get("cat") == PHASE for event in events)
 
 
 def workers_of(events: Sequence[object], where: str) -> list[WorkerStep]:
-    """The workers of a trace in their order; ConfigError where an event has no time or no bytes, with its number."""
+    """Return the workers of a trace in their order; ConfigError for an event without time or bytes."""
     names: dict[object, str] = {}
     found: dict[object, WorkerStep] = {}
     for number, event in enumerate(events):
@@ -83,7 +83,7 @@ def workers_of(events: Sequence[object], where: str) -> list[WorkerStep]:
 
 
 def perfetto_step(events: Sequence[object], where: str) -> TracedStep:
-    """The step of the middle worker; forward lasts nothing where no span is one.
+    """Return the step of the middle worker; forward lasts nothing if no span is one.
 
     Raises:
         ConfigError: a trace without gradients or without a pass.

@@ -27,38 +27,38 @@ class TracedGradient:
     ready: float
     """Since backward began: seconds, or operations."""
     layer: str
-    """What it is called."""
+    """Name of the layer."""
     operator: int
     """Gradients of one layer have the same, and follow one another."""
     forward: float = 0.0
-    """Of the layer."""
+    """Seconds of the layer's forward."""
     name: str = ""
-    """As the trace has it; by default the layer's, with a number."""
+    """Name as the trace has it; by default the layer's, with a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
-    """What is taken from a trace."""
+    """Step that is taken from a trace."""
 
     gradients: tuple[TracedGradient, ...]
-    """In the order in which they were there."""
+    """Gradients in the order in which they were there."""
     forward: float
     """Seconds, or operations, of the whole pass; what no layer has counts for the first."""
     backward: float
     are_operations: bool = False
     is_simulated: bool = False
-    """Whether the trace is of a prediction."""
+    """True if the trace is of a prediction."""
     gpu: str
     which: str
-    """Which step of the trace this is."""
+    """Words for the step of the trace."""
     counted: str
-    """What its times are, and what they leave out."""
+    """Words on its times, and on what they leave out."""
     notes: tuple[str, ...] = ()
     """Sentences on what was assumed."""
 
 
 def model_of_step(step: TracedStep, name: str, where: str) -> OwnModel:
-    """The model and its times; see [Note: layers of a trace]."""
+    """Return the model and its times ([Note: layers of a trace])."""
     groups = [list(group) for _, group in groupby(step.gradients, key=lambda gradient: gradient.operator)]
     labels = list(_distinct([group[0].layer for group in reversed(groups)]))[::-1]
     names = _distinct([
@@ -88,7 +88,7 @@ def model_of_step(step: TracedStep, name: str, where: str) -> OwnModel:
 
 
 def _distinct(names: Sequence[str]) -> Iterator[str]:
-    """The names, with a number behind those that come again."""
+    """Yield the names, with a number behind those that come again."""
     taken: set[str] = set()
     for name in names:
         found = next(text for text in chain((name,), (f"{name} ({n})" for n in count(2))) if text not in taken)

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Where one line of a sweep begins to lie below another, between which points, and in words."""
+"""Crossings of a sweep's lines: between which points one begins to lie below another, and in words."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ _HARDLY = 0.01
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where two lines change places; straight lines are assumed between the points, in the axes of the picture."""
+    """Point where two lines change places; straight lines are assumed between points, in the axes of the picture."""
 
     x: float
     y: float
-    """Of both lines."""
+    """Height of both lines."""
     between: tuple[float, float]
     """The neighbouring points; both are `x` where the lines meet in a point."""
     is_first_lower: bool
@@ -31,7 +31,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Axes:
-    """Which of the two are logarithmic."""
+    """Axes of which some are logarithmic."""
 
     log_x: bool = False
     log_y: bool = False
@@ -41,12 +41,12 @@ LINEAR = Axes()
 
 
 def is_log(numbers: Sequence[float]) -> bool:
-    """Whether numbers are better seen by their logarithms."""
+    """Return whether numbers are better seen by their logarithms."""
     return bool(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= LEAST_LOG_SPAN
 
 
 def crossings(xs: Sequence[float], first: Ys, second: Ys, axes: Axes = LINEAR) -> tuple[Crossing, ...]:
-    """Where the first line changes from above the second to below it, or back, in order of x.
+    """Return the points where the first line changes from above the second to below it, or back, in order of x.
 
     Points that one of the lines lacks are left out. Lines that are equal for a while and part as they were do not
     cross; where they change places by being equal at some points, the crossing is the last of those.
@@ -70,7 +70,7 @@ def crossings(xs: Sequence[float], first: Ys, second: Ys, axes: Axes = LINEAR) -
 
 def sentences(key: str, names: Sequence[str], xs: Sequence[float], lines: Sequence[Ys], *, axes: Axes,
               low_is_fast: bool) -> Iterator[str]:  # fmt: skip
-    """For each pair of lines a sentence on each crossing, or on why there is none."""
+    """Yield for each pair of lines a sentence on each crossing, or on why there is none."""
     for one, other in combinations(range(len(names)), 2):
         common = list(_common(xs, lines[one], lines[other]))
         pair = one_name, other_name = names[one], names[other]
@@ -95,7 +95,7 @@ def moved(
     samples: Sequence[Sequence[Ys]],
     axes: Axes,
 ) -> Iterator[str]:
-    """For each pair of lines that crosses somewhere: from where to where the crossing moves under other inputs."""
+    """Yield for each pair of lines that crosses the range in which the crossing moves under other inputs."""
     if not samples:
         return
     for one, other in combinations(range(len(names)), 2):
@@ -113,7 +113,7 @@ def moved(
 
 
 def unmoved(key: str, names: Sequence[str], xs: Sequence[float], lines: Sequence[Ys]) -> Iterator[str]:
-    """A sentence on those lines that hardly depend on x, if there are any."""
+    """Yield a sentence on those lines that hardly depend on x, if there are any."""
     texts = []
     for name, line in zip(names, lines, strict=True):
         known = [y for y in line if y is not None]
@@ -145,7 +145,7 @@ def _common(xs: Sequence[float], first: Ys, second: Ys) -> Iterator[tuple[float,
 
 
 def _side(point: tuple[float, float, float]) -> int:
-    """Whether the first is below (-1) or above (1); 0: they are equal."""
+    """Return -1 if the first is below, 1 if it is above, 0 if they are equal."""
     _, first, second = point
     if math.isclose(first, second, rel_tol=_TIE, abs_tol=0.0):
         return 0

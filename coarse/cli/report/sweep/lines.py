@@ -10,14 +10,14 @@ from coarse.cli.report.sweep.points import value_of
 
 @dataclass(frozen=True, kw_only=True)
 class LineRow:
-    """What lines need of a row."""
+    """Part of a row that lines need."""
 
     values: tuple[str, ...]
     mode: str
     y: float | None
     """Seconds of an iteration, or samples in a second; None where the point is impossible."""
     samples: tuple[float, ...] = ()
-    """The same under other inputs."""
+    """Values under other inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +31,10 @@ class Panel:
     """The modes'."""
     lines: tuple[Ys, ...]
     samples: tuple[tuple[Ys, ...], ...] = ()
-    """The same lines under other inputs, once for each of these."""
+    """Lines under other inputs, once for each of these."""
 
     def band(self, number: int) -> tuple[tuple[float, float] | None, ...] | None:
-        """Of a line the least and the most at each x; None where nobody looked."""
+        """Return the least and the most of a line at each x; None if other inputs were not looked at."""
         if not self.samples:
             return None
         columns = zip(self.lines[number], *(lines[number] for lines in self.samples), strict=True)
@@ -52,13 +52,13 @@ class Lines:
     low_is_fast: bool
 
     def crossings(self, panel: Panel) -> Iterator[Crossing]:
-        """Of every pair of the panel's lines."""
+        """Yield the crossings of every pair of the panel's lines."""
         for number, line in enumerate(panel.lines):
             for other in panel.lines[number + 1 :]:
                 yield from crossings(panel.xs, line, other, self.axes)
 
     def sentences(self) -> Iterator[str]:
-        """Where lines cross or why they do not, and which hardly change."""
+        """Yield sentences on where lines cross or why they do not, and on which hardly change."""
         for panel in self.panels:
             lead = f"{panel.title}: " if panel.title else ""
             key, names = self.x_key, panel.names
@@ -71,7 +71,7 @@ class Lines:
 
 
 def lines_of(keys: Sequence[str], rows: Sequence[LineRow], *, low_is_fast: bool) -> Lines | None:
-    """The lines over the first key whose values are all numbers, two at least; None where there is no such key."""
+    """Return the lines over the first key whose values are all numbers, two at least; None if there is no such key."""
     x_number = next((number for number in range(len(keys)) if _are_numbers(row.values[number] for row in rows)), None)
     if x_number is None:
         return None
@@ -112,7 +112,7 @@ def _at(samples: Sequence[float], number: int) -> float | None:
 
 
 def _are_numbers(texts: Iterator[str]) -> bool:
-    """Whether all are numbers, and not all the same one."""
+    """Return whether all are numbers, and not all the same one."""
     different = set(texts)
     values = [value_of("", text) for text in different]
     return len(different) > 1 and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)

@@ -16,7 +16,7 @@ Point = Mapping[str, Value]
 
 MAX_POINTS = 100_000
 _DIGITS = 6
-"""Of the points within a range."""
+"""Digits of the points within a range."""
 _TRUTHS = {"true": True, "on": True, "false": False, "off": False}
 _FORM = "KEY=VALUE,VALUE,... or KEY=FROM:TO:logN or KEY=FROM:TO:linN, such as wire.cci.latency_us=0.1:1000:log9"
 
@@ -38,7 +38,7 @@ def axis_of(text: str, whole: Collection[str]) -> tuple[str, tuple[Value, ...]]:
 
 
 def value_of(key: str, text: str) -> Value:
-    """The number, truth or text that a text states; a number without a fraction is a whole one."""
+    """Return the number, truth or text that a text states; a number without a fraction is a whole one."""
     if not text:
         raise ConfigError(f"a value of {key} is empty; write it, or leave it out", key=key)
     if not text.isprintable():
@@ -57,12 +57,12 @@ def value_of(key: str, text: str) -> Value:
 
 
 def text_of(value: Value) -> str:
-    """From which `value_of` makes the value again."""
+    """Return text from which `value_of` makes the value again."""
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
 
 
 def rows_of_csv(text: str, where: str) -> list[Point]:
-    """A point for each line below the line of keys; `where` is named in errors.
+    """Return a point for each line below the line of keys; `where` is named in errors.
 
     Raises:
         ConfigError: no points, a key twice or empty, or a line with another number of cells than keys.
@@ -140,5 +140,5 @@ def _between(begin: float, end: float, is_log: bool, num_points: int) -> Iterato
 
 
 def _plain(number: float) -> int | float:
-    """A number without a fraction as a whole one, so that 1, 1.0 and 1e0 are the same point."""
+    """Return a number without a fraction as a whole one, so that 1, 1.0 and 1e0 are the same point."""
     return int(number) if number.is_integer() and abs(number) < 1e15 else number

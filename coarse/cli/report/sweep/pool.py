@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def rows_of(cells: Sequence[Cell], num_processes: int) -> Iterator[Row]:
-    """The row of each cell, in any order; with one process or none, computed in this one.
+    """Yield the row of each cell, in any order; with one process or none, computed in this one.
 
     Raises:
         CoarseError: the system ended a process, as it does where memory runs out.
@@ -40,7 +40,7 @@ def rows_of(cells: Sequence[Cell], num_processes: int) -> Iterator[Row]:
 
 
 def _end_with(parent: int) -> None:
-    """In a new process: end when the parent has, and leave Ctrl-C to it."""
+    """Prepare a new process: end when the parent has, and leave Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""What a sweep asks: settings of `coarse predict` and fields of machines, checked one by one, and its cells."""
+"""Question of a sweep: settings of `coarse predict` and fields of machines, checked one by one, and its cells."""
 
 import hashlib
 import re
@@ -37,7 +37,7 @@ WHOLE = (*(key for key, option in SETTINGS.items() if option.kind is int), "num_
 _NONE = "none"
 """A list without elements; those of others have + between."""
 _FORMAT = 5
-"""Of the record of a question."""
+"""Format of the record of a question."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ class Cell:
     """The machine's file."""
     mode: AnyMode
     values: tuple[str, ...]
-    """Of the varied keys, as they stand in a row."""
+    """Values of the varied keys, as they stand in a row."""
     intervals: tuple[str, ...] = ()
     num_samples: int = 0
-    """As of the sweep."""
+    """Number of samples, as of the sweep."""
 
     @property
     def name(self) -> str:
@@ -71,11 +71,11 @@ class Sweep:
     """Settings that no point states; `machine` and `model` at least, unless points do."""
     points: tuple[Point, ...]
     intervals: tuple[str, ...] = ()
-    """Of inputs, as options state them."""
+    """Intervals of inputs, as options state them."""
     num_samples: int = 0
     """Other inputs at each point, beside the two ends; 0: none."""
     machines: Mapping[str, TomlFile] = field(init=False)
-    """By the names that occur."""
+    """Machines by the names that occur."""
 
     def __post_init__(self) -> None:
         keys = self.keys
@@ -137,7 +137,7 @@ class Sweep:
         }
 
     def notes(self) -> Iterator[str]:
-        """What a reader should know of the varied keys."""
+        """Yield notes that a reader should know of the varied keys."""
         of_machine = [key for key in self.keys if key not in SETTINGS and not self._own_modes(key)]
         for key in of_machine:
             if any(has_times(toml, key) for toml in self.machines.values()):
@@ -154,14 +154,14 @@ class Sweep:
         return tuple(stated.values())
 
     def _own_modes(self, key: str) -> list[str]:
-        """The modes of a user's own of which a key such as Mine.every is an option."""
+        """Return the modes of a user's own of which a key such as Mine.every is an option."""
         kind, _, option = key.partition(".")
         texts = (text_of(value).replace("+", ",") for value in self._values_of("modes"))
         names = (name.strip() for text in texts for name in text.split(","))
         return [name for name in names if option and ":" in name and mode_name(name) == kind]
 
     def _check(self, key: str, value: Value) -> None:
-        """ConfigError where a value is wrong by itself, whatever the other settings are."""
+        """Refuse a value that is wrong for any other settings (ConfigError)."""
         for own in self._own_modes(key):
             options = options_from((f"{key}={text_of(value)}",), own)
             made(class_named(own, Sharding if names_sharding(own) else Strategy), options, own)
@@ -197,7 +197,7 @@ class Sweep:
 
 
 def simulated(cell: Cell) -> Row:
-    """The row of a cell: its iteration, or why it is impossible; deterministic."""
+    """Return the row of a cell: its iteration, or why it is impossible; deterministic."""
     try:
         asked = _question(cell.settings)
         scenarios = scenarios_of(asked, changed_machine(cell.toml, cell.changes))
@@ -217,13 +217,13 @@ def simulated(cell: Cell) -> Row:
 
 
 def _question(settings: Mapping[str, Value]) -> Question:
-    """The question of `coarse predict` that settings state; what is missing is as there."""
+    """Return the question of `coarse predict` that settings state, with its defaults."""
     stated = {key: value for key, value in settings.items() if key != "modes"}
     return Question(**{SETTINGS[key].name: _typed(SETTINGS[key], value) for key, value in stated.items()})
 
 
 def _typed(option: Option, value: Value) -> Any:  # noqa: ANN401
-    """A value as the question's field has it."""
+    """Return a value as the question's field has it."""
     if option.kind is tuple:
         return () if value == _NONE else tuple(text_of(value).split("+"))
     return text_of(value) if option.kind is str else value
@@ -248,7 +248,7 @@ def _options(settings: Mapping[str, Value]) -> tuple[str, ...]:
 
 
 def _file_of(model: str) -> Path | None:
-    """The file that a model of one's own is read from, as far as its name says."""
+    """Return the file that a user's model is read from, as far as its name says."""
     path = Path(model if model.endswith(SUFFIXES) else model.rpartition(":")[0] or model)
     path = path / "config.json" if path.is_dir() else path
     return path if model not in MODELS and path.is_file() else None

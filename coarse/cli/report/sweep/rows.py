@@ -30,14 +30,14 @@ class Row:
     """One mode at one point: its iteration, seconds as means over workers, or the reason why there is none."""
 
     values: tuple[str, ...]
-    """Of the varied keys."""
+    """Values of the varied keys."""
     mode: str
     iteration_s: float | None = None
     samples_per_s: float | None = None
     exposed_s: float | None = None
     compute_s: float | None = None
     samples_s: tuple[float, ...] = ()
-    """Of an iteration where inputs are other ones, for all rows the same; empty where nobody looked."""
+    """Seconds of an iteration under other inputs, for all rows the same ones; empty if they were not looked at."""
     reason: str = ""
 
     @property
@@ -46,13 +46,13 @@ class Row:
         return (*self.values, self.mode)
 
     def cells(self) -> list[str]:
-        """As `columns` names them; numbers to the last bit."""
+        """Return cells as `columns` names them; numbers to the last bit."""
         numbers = ("" if number is None else repr(number) for number in (getattr(self, name) for name in NUMBERS))
         return [*self.values, self.mode, *numbers, " ".join(map(repr, self.samples_s)), KIND, self.reason]
 
     @classmethod
     def of_cells(cls, cells: Sequence[str], num_keys: int) -> "Row | None":
-        """The row that `cells` made; None where a crash has left something else."""
+        """Return the row that `cells` made; None if a crash has left another text."""
         if len(cells) != num_keys + len(NUMBERS) + 4 or cells[-2] != KIND:
             return None
         numbers, reason = cells[num_keys + 1 : -3], cells[-1]
@@ -68,7 +68,7 @@ class Row:
 
 
 def columns(keys: Iterable[str]) -> list[str]:
-    """The first line of the rows' file; a varied key with the name of a result is told from it."""
+    """Return the first line of the rows' file; a varied key with the name of a result is told from it."""
     varied = (f"asked {key}" if key in (*NUMBERS, SAMPLES) else key for key in keys)
     return [*varied, "mode", *NUMBERS, SAMPLES, "kind", "reason"]
 
@@ -79,7 +79,7 @@ class Folder:
     def __init__(self, path: Path, record: Mapping[str, Any], wanted: Iterable[RowKey], *, restart: bool) -> None:
         self.path = path
         self.rows: dict[RowKey, Row] = {}
-        """What has been computed, in any order."""
+        """Rows that were computed, in any order."""
         self._record = record
         self._keys: list[str] = list(record["varied"])
         self._wanted = dict.fromkeys(wanted)
@@ -120,11 +120,11 @@ class Folder:
         self._file.flush()
 
     def in_order(self) -> list[Row]:
-        """The rows there are, in the order of the question."""
+        """Return the rows there are, in the order of the question."""
         return [self.rows[key] for key in self._wanted if key in self.rows]
 
     def missing(self) -> set[RowKey]:
-        """What is still to be computed."""
+        """Return the keys of rows that are still to be computed."""
         return set(self._wanted) - set(self.rows)
 
     def finish(self) -> Path:
@@ -177,7 +177,7 @@ def require_parquet() -> None:
 
 
 def write_parquet(folder: Path, keys: Sequence[str], rows: Sequence[Row]) -> Path:
-    """The rows as a Parquet file; numbers of varied keys are numbers where all are."""
+    """Write the rows as a Parquet file; numbers of varied keys are numbers if all are."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     varied = [_numbers([row.values[number] for row in rows]) for number in range(len(keys))]
     found = [[getattr(row, name) for row in rows] for name in ("mode", *NUMBERS)]
@@ -204,7 +204,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    """Of a line; none where it is no CSV."""
+    """Return the cells of a line; none if it is no CSV."""
     try:
         return next(csv.reader([line.replace("\0", "?")]), [])
     except csv.Error:
