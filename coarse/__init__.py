@@ -125,5 +125,5 @@ _LATER = {
     "restore": "coarse.snapshots.face",
     "snapshot": "coarse.snapshots.face",
 }
-"""By name, the module that has it."""
+"""Module that has each name."""
 __getattr__, __dir__ = later(__name__, globals(), _LATER)

@@ -36,31 +36,33 @@ _BARRIER = Descriptor("coarse/barrier", 5, int(Op.SUM), (1,), URGENT)
 
 
 def rank() -> int:
-    """This worker's number, from 0."""
+    """Return this worker's number, from 0."""
     index = current().client_index
     assert index is not None
     return index
 
 
 def size() -> int:
-    """How many workers there are."""
+    """Return the number of workers."""
     return current().placement.num_clients
 
 
 def local_rank() -> int:
-    """This worker's number among the workers of its node."""
+    """Return this worker's number among the workers of its node."""
     cluster = current().placement.cluster
     return cluster.workers_on(cluster.worker_nodes[rank()]).index(rank())
 
 
 def local_size() -> int:
-    """How many workers this node has."""
+    """Return the number of workers of this node."""
     cluster = current().placement.cluster
     return len(cluster.workers_on(cluster.worker_nodes[rank()]))
 
 
 def workers_comm() -> "MPI.Intracomm":
-    """The workers' own MPI communicator (mpi4py), for the script: ranks are `rank()`, and no memory device is in it.
+    """Return the workers' own MPI communicator (mpi4py), for the script.
+
+    Its ranks are `rank()`, and no memory device is in it.
 
     Under `coarse run` MPI.COMM_WORLD is such a communicator, too.
     """
@@ -92,7 +94,7 @@ def push(array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0) -
 
 
 def pull(name: str, out: np.ndarray | None = None) -> Handle:
-    """The version of `name` after this worker's last push, else the current one."""
+    """Start a pull of the version of `name` after this worker's last push, else of the current one."""
     return current().require_client().pull(_checked_name(name), None if out is None else _own(out, name))
 
 
@@ -157,12 +159,12 @@ def _grouped(arrays: Sequence[np.ndarray], name: str, op: Op, priority: int, *, 
 
 
 def _target(client: Client, descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
-    """Where a result goes where the caller states no place: for an array in device memory, there."""
+    """Return the place of a result if the caller states none: for an array in device memory, there."""
     return array if client.is_device_array(descriptor, array) else empty_like(array)
 
 
 def _own(array: np.ndarray, name: str) -> np.ndarray:
-    """The array itself, or as coarse sees an array of any library that is in a GPU's memory.
+    """Return the array itself, or as coarse sees an array of any library that is in a GPU's memory.
 
     Raises:
         ConfigError: it is on a GPU, and there is no CuPy.
@@ -178,7 +180,7 @@ def _own(array: np.ndarray, name: str) -> np.ndarray:
 def device_array(
     name: str, shape: tuple[int, ...], dtype: DTypeLike, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
-    """An array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes.
+    """Return an array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes.
 
     Where the device's memory is a GPU's it is a CuPy array.
     """
@@ -234,8 +236,10 @@ def statistics(*, all_devices: bool = False) -> dict[str, Any]:
 
 
 def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
-    """The descriptor of an array, the one that its name has where that is equal; TypeError for types that cannot be
-    synchronised."""
+    """Return the descriptor of an array, the one that its name has if that is equal.
+
+    TypeError for types that cannot be synchronised.
+    """
     dtype = int(_wire_type_of(array, name))
     known = current().require_client().protocol.named.get(name) if type(name) is str else None
     wanted = (dtype, op, array.shape, priority, "", 0, 0)
@@ -254,7 +258,7 @@ def _wire_type_of(array: AnyArray, name: str) -> DType:
 
 
 def checked(descriptor: Descriptor) -> Descriptor:
-    """The descriptor, its priority an int; TypeError or ValueError where no worker could use it."""
+    """Return the descriptor, its priority an int; TypeError or ValueError if no worker could use it."""
     _checked_name(descriptor.name)
     if type(descriptor.priority) is not int:
         wanted = f"{descriptor.name!r}: priority must be an integer"
@@ -268,7 +272,7 @@ def checked(descriptor: Descriptor) -> Descriptor:
 
 
 def checked_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
-    """A shape in plain integers; TypeError or ValueError where no array can have it."""
+    """Return a shape in plain integers; TypeError or ValueError if no array can have it."""
     wanted = f"{name!r}: a shape must be a tuple of integers"
     if not isinstance(shape, Iterable):
         raise TypeError(f"{wanted}, got {type(shape).__name__} {shape!r}; write (n,) for n elements")
@@ -307,7 +311,7 @@ def _checked_op(name: str, op: Op) -> int:
 
 
 def state_array(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """An array in device memory that is not synchronised, zeros at first; snapshots hold it.
+    """Return an array in device memory that is not synchronised, zeros at first; snapshots hold it.
 
     Call `before_overwrite` before each change of its values. The same name gives the same array.
 
@@ -319,7 +323,7 @@ def state_array(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarr
 
 
 def state_array_of(name: str, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """As `state_array`, for types that numpy does not know: bfloat16 comes as uint16."""
+    """Return a `state_array` of a type that numpy may not know: bfloat16 comes as uint16."""
     return current().require_client().states.array(name, checked_shape(name, shape), dtype)
 
 

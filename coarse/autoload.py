@@ -1,4 +1,4 @@
-"""What `import torch` runs where coarse is installed: it gives torch.distributed the name of the backend "coarse".
+"""Entry point that `import torch` runs where coarse is installed: it names the backend "coarse" to torch.distributed.
 
 torch looks for the entry point group "torch.backends", unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0. So a script that
 takes a backend's name, or none, needs no import of coarse. coarse.torch is imported when a group is made, not before.
@@ -16,8 +16,10 @@ _DEVICES = ("cpu", "cuda")
 
 
 def register() -> None:
-    """Make the backend known; in a worker of `coarse run` it is the default. COARSE_REPLACES names others, such as
-    "gloo,nccl", for which it stands in."""
+    """Make the backend known; in a worker of `coarse run` it is the default.
+
+    COARSE_REPLACES names others, such as "gloo,nccl", for which it stands in.
+    """
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -34,7 +36,7 @@ def register() -> None:
 
 
 def replacement(backend: str, replaced: frozenset[str]) -> str:
-    """The backend to take for one as torch names it: "gloo", or for several devices "cpu:gloo,cuda:nccl"."""
+    """Return the backend to take for one as torch names it: "gloo", or for several devices "cpu:gloo,cuda:nccl"."""
     parts = []
     for part in backend.split(","):
         device, colon, name = part.rpartition(":")
@@ -62,5 +64,5 @@ def _wrap_init_process_group(replaced: frozenset[str]) -> None:
 
 
 def _create(options: object, backend_options: object = None) -> object:
-    """A group as c10d asks for one."""
+    """Make a group as c10d asks for one."""
     return import_module("coarse.torch.process_group").create(options, backend_options)

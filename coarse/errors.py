@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a user may catch; every message says what was wanted, what came, where, and the remedy."""
+"""Errors that a user may catch; every message says what was wanted, what came, where, and the remedy."""
 
 
 class CoarseError(Exception):
@@ -48,7 +48,7 @@ class OutOfDeviceMemoryError(CapacityError):
         self.rank = rank
         """The worker (`coarse.rank()`) whose accelerator it is, where it is known."""
         self.kind = kind
-        """What the memory was wanted for."""
+        """Purpose of the memory."""
         self.wanted_bytes = wanted_bytes
         self.used_by_kind = used_by_kind or {}
         """Bytes in use when it was wanted."""
@@ -61,7 +61,7 @@ class LentMemoryError(CoarseError, RuntimeError):
     def __init__(self, message: str, *, has_ended: bool = False) -> None:
         super().__init__(message)
         self.has_ended = has_ended
-        """Whether the worker's process is gone."""
+        """True if the worker's process is gone."""
 
 
 class NotKeptError(CoarseError, RuntimeError):

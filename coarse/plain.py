@@ -1,6 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""Plain values with tensors among them as JSON and the tensors beside it; nothing is pickled, so that bytes from
-elsewhere can make no other objects than these."""
+"""Plain values with tensors among them as JSON and the tensors beside it.
+
+Nothing is pickled, so that bytes from elsewhere can make no other objects than these.
+"""
 
 import json
 import sys
@@ -41,20 +43,20 @@ class Arrays:
     """No tensors but numpy's arrays."""
 
     def kind_of(self, value: object) -> list[Any] | None:
-        """See Tensors; arrays are plain values."""
+        """Return the kind of an array (`Tensors.kind_of`); arrays are plain values."""
         return None
 
     def blank(self, kind: list[Any]) -> np.ndarray:
-        """See Tensors."""
+        """Return an empty array of a kind (`Tensors.blank`)."""
         dtype, shape = kind
         return np.empty(shape, dtype)
 
     def of_bytes(self, array: np.ndarray) -> np.ndarray:
-        """See Tensors."""
+        """Return the bytes of an array (`Tensors.of_bytes`)."""
         return array
 
     def bytes_of(self, tensor: np.ndarray) -> np.ndarray:
-        """See Tensors."""
+        """Return the bytes of an array (`Tensors.bytes_of`)."""
         return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
 
 

@@ -63,7 +63,7 @@ _EMULATED = "coarse.emulation.live:TrainingParts"
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What a rank knows when it opens its parts; communicators are MPI's null where it has no such role."""
+    """Knowledge of a rank when it opens its parts; communicators are MPI's null if it has no such role."""
 
     world: MPI.Comm
     workers: MPI.Comm
@@ -79,33 +79,33 @@ class Opening:
 
     @property
     def world_rank(self) -> int:
-        """This rank's number among all."""
+        """Number of this rank among all."""
         return self.world.Get_rank()
 
     @property
     def client_index(self) -> int | None:
-        """This worker's number; None where it is none."""
+        """Number of this worker; None if it is none."""
         return self.partition.client_of(self.world_rank)
 
     @property
     def device_index(self) -> int | None:
-        """This memory device's number; None where it is none."""
+        """Number of this memory device; None if it is none."""
         return self.partition.device_of(self.world_rank)
 
     def require_device(self) -> int:
-        """This memory device's number."""
+        """Return the number of this memory device."""
         assert self.device_index is not None
         return self.device_index
 
     @property
     def devices_send(self) -> bool:
-        """Whether devices send to one another: between nodes, or within one."""
+        """True if devices send to one another: between nodes, or within one."""
         nodes = self.placement.cluster.device_nodes
         return len(set(nodes)) > 1 or self.strategy.meets_within_nodes
 
     @property
     def ranks_of_devices(self) -> tuple[int, ...]:
-        """By device its rank in the devices' communicator."""
+        """Rank of each device in the devices' communicator."""
         order = sorted(self.partition.devices)
         return tuple(order.index(rank) for rank in self.partition.devices)
 
@@ -114,23 +114,23 @@ class LiveParts:
     """Makes the parts of a rank that trains or serves live; another driver gives a Runtime parts of its own."""
 
     def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
-        """The strategy that the configuration asks for, the same on all ranks or an error on all."""
+        """Return the strategy that the configuration asks for, the same on all ranks or an error on all."""
         strategy = made_by_all(world, lambda: strategy_of(config))
         agree_on_digest(world, digest_of(strategy), "file of the strategy")
         return strategy
 
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
-        """Who is a worker and who a memory device, the same on all ranks or an error on all."""
+        """Return the roles of ranks, the same on all ranks or an error on all."""
         partition = made_by_all(world, lambda: stated_or_default(config.partition, hosts))
         agree_on_digest(world, repr(partition), "partition table")
         return partition
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
-        """Where workers and devices are, by which the strategy plans."""
+        """Return the places of workers and devices, by which the strategy plans."""
         return placement_of(partition, config, strategy)
 
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
-        """The node's memory, mapped; all ranks call it together. CapacityError on all of them."""
+        """Return the node's memory, mapped; all ranks call it together. CapacityError on all of them."""
         here = _node_of(at.partition, at.world_rank)
         nodes = sorted({place.node for place in at.partition.places})
         comm = at.world.Split(nodes.index(here), at.world_rank)
@@ -178,7 +178,7 @@ class LiveParts:
         return share
 
     def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
-        """One endpoint's rings and doorbell; whoever asks closes it."""
+        """Return one endpoint's rings and doorbell; the caller closes it."""
         ranks = at.placement.ranks
         near = [e for e, rank in enumerate(ranks) if rank in share.process_ids and e != endpoint]
         mailbox = Mailbox(endpoint, len(ranks), tuple(near), share.control, at.run)
@@ -188,19 +188,19 @@ class LiveParts:
         return mailbox
 
     def client(self, at: Opening, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
-        """What a worker pushes and pulls by."""
+        """Return the client by which a worker pushes and pulls."""
         link = DeviceLink(protocol, at.placement, mailbox, at.clock, at.config.stall_timeout_s)
         return Client(link, share.memories)
 
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
-        """What serves this memory device."""
+        """Return the service of this memory device."""
         transport = self.transport(at, share) if at.devices_send else None
         return ProxyService(
             protocol, at.placement, mailbox, share.memories, transport, at.clock, process_ids=share.process_ids
         )
 
     def transport(self, at: Opening, share: NodeShare) -> DeviceTransport:
-        """This device's way to the others."""
+        """Return this device's way to the others."""
         if share.carrier is not None:
             return share.carrier.transport()
         nodes = at.placement.device_nodes
@@ -208,7 +208,7 @@ class LiveParts:
         return MpiTransport(at.devices, at.ranks_of_devices, near)
 
     def carrier(self, at: Opening) -> Carrier | None:
-        """What carries devices' messages to one another; None where that is MPI, or they send none."""
+        """Return the carrier of devices' messages; None if that is MPI, or they send none."""
         if at.config.pool is None or not at.devices_send:
             return None
         devices = range(len(at.partition.devices))
@@ -217,11 +217,11 @@ class LiveParts:
         return made
 
     def device_hosts(self, at: Opening) -> tuple[int, ...]:
-        """By device the number of the host whose caches it uses."""
+        """Return the number of the host whose caches each device uses."""
         return at.placement.device_nodes
 
     def ease(self, at: Opening, client: Client) -> None:
-        """Have the client ask for room beforehand, and devices reach its memory, where theirs is the machine's too.
+        """Have the client ask early for room, and devices reach its memory, where theirs is the machine's too.
 
         Of a device whose bytes were put in a place of their own, or that workers load from and store to, its user
         wants to know what it costs to bring them there.
@@ -236,7 +236,7 @@ class LiveParts:
             client.lending.open(near, at.config.lend_from_bytes)
 
     def facts(self, at: Opening, client: Client) -> Facts:
-        """This worker's facts, as measured on this machine, or as a file has them."""
+        """Return this worker's facts, as measured on this machine, or as a file has them."""
         if at.decisions.facts is not None:
             return at.decisions.facts[client.protocol.client]
         return measured_facts(client, at.strategy, at.placement.cluster, at.clock)
@@ -282,12 +282,12 @@ class Runtime:
 
     @property
     def is_device_only(self) -> bool:
-        """Whether this rank only serves."""
+        """True if this rank only serves."""
         return self.client_index is None
 
     @property
     def has_light_devices(self) -> bool:
-        """Whether some ranks of the job only serve."""
+        """True if some ranks of the job only serve."""
         return bool(set(self.partition.devices) - set(self.partition.workers))
 
     def start(self) -> None:
@@ -325,17 +325,17 @@ class Runtime:
         protocol.end_profile()
 
     def require_client(self) -> Client:
-        """The client of this worker."""
+        """Return the client of this worker."""
         assert self.client is not None
         return self.client
 
     @property
     def facts(self) -> tuple[Facts, ...]:
-        """By worker what it has measured and told all others, of the current epoch."""
+        """Facts that each worker has measured and told all others, of the current epoch."""
         return self.require_client().protocol.facts
 
     def require_users_comm(self) -> MPI.Intracomm:
-        """A communicator of the workers that coarse itself does not use."""
+        """Return a communicator of the workers that coarse itself does not use."""
         assert isinstance(self._users_comm, MPI.Intracomm)
         return self._users_comm
 
@@ -360,7 +360,7 @@ class Runtime:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a peer has died, so that MPI can no longer be ended in order."""
+        """True if a peer has died, so that MPI can no longer be ended in order."""
         client_failed = self.client is not None and self.client.link.has_failed
         return client_failed or (self._service is not None and self._service.has_failed)
 
@@ -371,7 +371,7 @@ class Runtime:
             teller.warn_peers(text)
 
     def follows(self, error: BaseException) -> bool:
-        """Whether an error has come because another rank has ended, or of ranks that raised it together not first."""
+        """Return whether an error has come because another rank has ended, or was not the first of a common one."""
         if isinstance(error, DeadRankError):
             return True
         return isinstance(error, CoarseError) and self.client is not None and self.client.link.knows_of_death()
@@ -382,7 +382,7 @@ class Runtime:
             self.client.link.hand_on_death()
 
     def last_words(self) -> list[str]:
-        """What is known of the reason why this rank is being ended."""
+        """Return what is known of the reason why this rank is being ended."""
         return self.client.link.obituaries() if self.client is not None else []
 
     # --- opening
@@ -399,13 +399,13 @@ class Runtime:
         return self._parts.service(at, protocol, mailbox, share)
 
     def _leaving(self, opened: ExitStack) -> None:
-        """What `close` does before it closes anything, the last first."""
+        """Register the actions of `close` before it closes anything, the last first."""
         opened.callback(self._join_service)
         if self.client is not None:
             opened.callback(self.client.leave)
 
     def _join_service(self) -> None:
-        """A device of this process serves until all workers have left or one has died: its end has no other limit."""
+        """Wait for the service: a device of this process serves until all workers have left or one has died."""
         if self._thread is not None:
             self._thread.join()
 
@@ -425,7 +425,7 @@ class Runtime:
 
 
 def end_job() -> None:
-    """End all ranks of the job, this one too, whatever they wait for."""
+    """End all ranks of the job, this one too, in any wait."""
     if WHOLE.Get_size() == 1:
         os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
     if spans_hosts(os.environ):
@@ -436,7 +436,7 @@ def end_job() -> None:
 def _agreed(
     config: Config | Mapping[str, object] | str | Path | None, given: LiveParts | None
 ) -> tuple[Opening, LiveParts]:
-    """What all ranks have agreed on before any opens its memory, and what makes their parts; a collective of all."""
+    """Return the agreement of all ranks before any opens its memory, and the factory of their parts; a collective."""
     world = WHOLE.Dup()
     agree(world, lack_of_threads())
     hosts = gather_hosts(world)
@@ -464,7 +464,7 @@ def _agreed(
 
 
 def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:
-    """This rank's memory file, where the partition table puts it."""
+    """Open this rank's memory file, where the partition table puts it."""
     return open_device_file(
         at.world_rank,
         [place for place in at.partition.places if place.node == node],

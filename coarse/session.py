@@ -35,13 +35,13 @@ _was_shut_down = False
 _has_failed = False
 _forked = False
 _hook_before = sys.excepthook
-"""The script's own hook for errors that nobody catches, if it has one."""
+"""Hook of the script for uncaught errors, if it has one."""
 _refusal: CoarseError | None = None
 """The error that all ranks raised together at the start."""
 _ORDERED = ("x86_64", "AMD64")
 """Processors whose stores others see in order."""
 _OTHERS_DEATH = "MPI_ERR_PROC_FAILED"
-"""What MPI's errors say where another rank has died."""
+"""Part of MPI's errors if another rank has died."""
 _LAST_WORDS_S = 0.3
 """mpirun drops what it has not read of a rank when it sees its end."""
 _FORKED = (
@@ -165,7 +165,7 @@ def require_processor() -> None:
 def _open_runtime(
     config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None, *, may_be_alone: bool
 ) -> "Runtime | None":
-    """This rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
+    """Return this rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
     global _refusal
     start_mpi()
     from coarse.runtime import Runtime
@@ -196,7 +196,7 @@ def _open_runtime(
 
 
 def _settled(config: "Config | Mapping[str, object] | str | Path | None", *, is_agreed: bool) -> "Config":
-    """The configuration; of ranks that are yet to agree the default one where it is wrong: all are told of it later."""
+    """Return the configuration; the default one for a wrong one before ranks agree, since all are told of it later."""
     from coarse.protocol.config import Config, load_config
 
     with warnings.catch_warnings():
@@ -229,12 +229,12 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` has been called, and `shutdown` has not."""
+    """Return whether `init` has been called, and `shutdown` has not."""
     return _runtime is not None and not _forked
 
 
 def current() -> "Runtime":
-    """The runtime; NotInitializedError where there is none."""
+    """Return the runtime; NotInitializedError if there is none."""
     if _forked:
         raise NotInitializedError(_FORKED)
     if _runtime is None:
@@ -267,7 +267,7 @@ def _require_mpi_not_ended() -> None:
 
 
 def has_joined() -> bool:
-    """Whether `init` has succeeded in this process, now or before."""
+    """Return whether `init` has succeeded in this process, now or before."""
     return _runtime is not None or _was_shut_down
 
 
@@ -287,7 +287,7 @@ def ignore_users_signals() -> None:
 
 
 def watch_over() -> None:
-    """From now on an error that nobody catches ends the job, whose other ranks may wait for this one in MPI."""
+    """Have an uncaught error end the job from now on, whose other ranks may wait for this one in MPI."""
     global _hook_before
     if sys.excepthook is _on_uncaught:
         return  # after a start that was refused
@@ -303,7 +303,10 @@ def watch_over() -> None:
 
 
 def _on_fork() -> None:
-    """A child has no part in the job; device memory is not even mapped there, so SIGTERM ends it as any process."""
+    """Leave the job in a child, which has no part in it: device memory is not even mapped there.
+
+    SIGTERM ends it as any process.
+    """
     global _forked
     _forked = _runtime is not None or _forked
     if signal.getsignal(signal.SIGTERM) is _on_terminate:
@@ -355,31 +358,33 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
 
 
 def _digest_of(error: BaseException) -> int:
-    """32 bits of an error's kind and text without its numbers, which may be ranks and places; 0 of one that says that
-    others are missing, which may not be so again."""
+    """Return 32 bits of an error's kind and text without its numbers, which may be ranks and places.
+
+    0 for one that says that others are missing, which may not be so again.
+    """
     text = re.sub(r"[0-9]+", "", f"{type(error).__name__}: {error}")
     return 0 if isinstance(error, StallError) else zlib.crc32(text.encode()) or 1
 
 
 def _is_interactive() -> bool:
-    """Whether the interpreter asks for another line after an error, as by `python -i`."""
+    """Return whether the interpreter asks for another line after an error, as by `python -i`."""
     return bool(sys.flags.interactive) or hasattr(sys, "ps1")
 
 
 def _first_line(text: str) -> str:
-    """What stands above the job's first cause; in red where `coarse run` writes to a terminal."""
+    """Return the line above the job's first cause; in red if `coarse run` writes to a terminal."""
     return f"\033[1;31m{text}\033[0m\n" if os.environ.get("COARSE_COLOR") else f"{text}\n"
 
 
 def _world_rank() -> int:
-    """This process's rank in the job, 0 where no launcher started it."""
+    """Return this process's rank in the job, 0 if no launcher started it."""
     if _runtime is not None:
         return _runtime.world_rank
     return int(os.environ.get("PMIX_RANK", "0"))
 
 
 def _end_together(error: BaseException) -> None:
-    """A start that failed on this rank alone: the others wait for it in MPI."""
+    """End all ranks after a start that failed on this rank alone: the others wait for it in MPI."""
     from coarse.runtime import end_job
 
     if _OTHERS_DEATH in str(error):
@@ -408,7 +413,7 @@ def _on_terminate(number: int, _: FrameType | None) -> None:
 
 
 def _leave_without_mpi() -> None:
-    """Where a rank is gone, end here: MPI_Finalize would wait for it."""
+    """End here if a rank is gone: MPI_Finalize would wait for it."""
     if _has_failed and not _forked:
         sys.stdout.flush()
         sys.stderr.flush()
