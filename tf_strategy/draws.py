@@ -24,7 +24,7 @@ _SEEDS = 2**31 - 1
 
 
 def draw_apart() -> None:
-    """From now on replicas of a CoarseStrategy draw apart; elsewhere nothing changes."""
+    """Have replicas of a CoarseStrategy draw apart from now on; elsewhere nothing changes."""
     for owner, name, made in (
         (random_seed, "get_seed", _seeds_apart),
         (Generator, "_preprocess_key", _keys_apart),
@@ -38,7 +38,7 @@ def draw_apart() -> None:
 
 
 def seeds_of(seeds: tuple[int, int], worker: int) -> tuple[int, int]:
-    """The two seeds of an operation on a worker, of which rank 0 has those of one process."""
+    """Return the two seeds of an operation on a worker, of which rank 0 has those of one process."""
     if worker == 0:
         return seeds
     number = fingerprint_of(repr((seeds, worker)).encode())
@@ -46,7 +46,7 @@ def seeds_of(seeds: tuple[int, int], worker: int) -> tuple[int, int]:
 
 
 def _worker() -> int:
-    """The worker whose replica draws numbers of its own here; 0 where all draw alike."""
+    """Return the worker whose replica draws numbers of its own here; 0 if all draw the same."""
     context = tf.distribute.get_replica_context()
     if not isinstance(context, CoarseReplicaContext):
         return 0
@@ -55,7 +55,7 @@ def _worker() -> int:
 
 
 def _seeds_apart(get_seed: Any) -> Any:  # noqa: ANN401
-    """For operations such as tf.random.normal; one that has a seed of its own keeps it."""
+    """Wrap the seeds of operations such as tf.random.normal; one that has a seed of its own keeps it."""
 
     def seeds_here(op_seed: int | None) -> tuple[int | None, int | None]:
         seeds = get_seed(op_seed)
@@ -65,7 +65,10 @@ def _seeds_apart(get_seed: Any) -> Any:  # noqa: ANN401
 
 
 def _keys_apart(preprocess_key: Any) -> Any:  # noqa: ANN401
-    """For tf.random.Generator, which does so itself if it was made within a scope, but in optimizers too."""
+    """Wrap the keys of tf.random.Generator, which separates them only if it was made within a scope.
+
+    In optimizers it does so, too.
+    """
 
     def key_here(self: Any, key: tf.Tensor) -> tf.Tensor:  # noqa: ANN401
         context = tf.distribute.get_replica_context()
@@ -81,7 +84,7 @@ def _keys_apart(preprocess_key: Any) -> Any:  # noqa: ANN401
 
 
 def _key_of(key: tf.Tensor, worker: int, algorithm: int) -> tf.Tensor:
-    """A generator's key on a worker."""
+    """Return a generator's key on a worker."""
     if worker == 0:
         return key
     counter = tf.constant([worker, 0], tf.uint64)
@@ -91,7 +94,7 @@ def _key_of(key: tf.Tensor, worker: int, algorithm: int) -> tf.Tensor:
 
 
 def _states_apart(next_seed: Any) -> Any:  # noqa: ANN401
-    """For Keras' SeedGenerator; one made within the scope draws alike, as under MirroredStrategy."""
+    """Wrap the states of Keras' SeedGenerator; one made within the scope draws equally, as under MirroredStrategy."""
 
     def seed_here(self: keras.random.SeedGenerator, *args: Any, **kwargs: Any) -> tf.Tensor:  # noqa: ANN401
         seed, worker = next_seed(self, *args, **kwargs), _worker()

@@ -26,15 +26,15 @@ from tf_strategy.sums.operations import CoarseCrossDeviceOps, Operations, as_ten
 
 
 class CoarseReplicaContext(tf.distribute.ReplicaContext):
-    """Where a replica runs; see [Note: summed first] in tf_strategy.gradients."""
+    """Context in which a replica runs ([Note: summed first] in tf_strategy.gradients)."""
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:  # noqa: ANN401
-        """The sum or mean over all workers; gradients that an optimizer was given are sums already."""
+        """Return the sum or mean over all workers; gradients that an optimizer was given are sums already."""
         return value if self.strategy.extended.gradients_are_summed else super().all_reduce(reduce_op, value, options)
 
 
 class UnsupportedMethods:
-    """What MirroredStrategy has from TensorFlow 1 and would do for this process alone: refused by name.
+    """Methods of MirroredStrategy from TensorFlow 1 that would work for this process alone: refused by name.
 
     It stands before MirroredExtended among an extended's bases.
     """
@@ -48,7 +48,7 @@ class UnsupportedMethods:
         raise _refused("make_input_fn_iterator", "strategy.distribute_datasets_from_function(dataset_fn)")
 
     def _experimental_make_numpy_dataset(self, numpy_input: Any, session: Any) -> NoReturn:  # noqa: ANN401
-        """It needs a session."""
+        """Refuse: it needs a session."""
         raise _refused("experimental_make_numpy_dataset", "tf.data.Dataset.from_tensor_slices(arrays)")
 
     def _experimental_run_steps_on_iterator(
@@ -74,7 +74,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     def __init__(self, container_strategy: tf.distribute.Strategy, device: str, operations: Operations) -> None:
         self._operations = operations
         self.gradients_are_summed = False
-        """Whether an optimizer is at work, on gradients that are sums over all workers."""
+        """True if an optimizer is at work, on gradients that are sums over all workers."""
         self.layer_states = LayerStates(lambda: self.gradients_are_summed)
         self.equal_starts = EqualStarts(operations, lambda: self.gradients_are_summed)
         super().__init__(container_strategy, devices=[device], cross_device_ops=CoarseCrossDeviceOps(operations))
@@ -87,7 +87,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         return self._operations.num_workers
 
     def _in_multi_worker_mode(self) -> bool:
-        """False: what ends when is agreed on in tf_strategy.data.datasets, not by an empty batch."""
+        """Return False: ends of data are agreed on in tf_strategy.data.datasets, not by an empty batch."""
         return False
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
@@ -103,28 +103,28 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     @property
     def rank(self) -> int:
-        """This worker's."""
+        """Number of this worker."""
         return self._operations.rank
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is rank 0."""
+        """True if this is rank 0."""
         return self._operations.rank == 0
 
     @property
     def should_checkpoint(self) -> bool:
-        """Whether this is the rank that writes files for all."""
+        """True if this is the rank that writes files for all."""
         return self.is_chief
 
     @property
     def should_save_summary(self) -> bool:
-        """See should_checkpoint."""
+        """True if this is the rank that writes summaries for all."""
         return self.is_chief
 
     # --- replicas
 
     def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-        """The results of this process's replica.
+        """Return the results of this process's replica.
 
         It runs in this thread: the base class starts one, which can reduce in no branch or loop of a tf.function.
         """
@@ -163,7 +163,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: Any, **kwargs: Any  # noqa: ANN401
     ) -> Callable[[], tf.Tensor]:
-        """Return what gives the first value: rank 0's, whatever this rank would have begun with.
+        """Return the function of the first value: rank 0's, for any value that this rank would have begun with.
 
         A state with a row for each of the worker's rows is its own: workers may have unlike many.
         """
@@ -179,14 +179,14 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     # --- reductions
 
     def sums_of_gradients(self, gradients: list[Any], exact: Sequence[int]) -> list[Any]:
-        """The sums over all workers of what one optimizer was given; `exact` numbers are none of gradients."""
+        """Return the sums over all workers of what one optimizer was given; `exact` numbers are none of gradients."""
         return self._cross_device_ops.sums_of_gradients(gradients, exact)
 
     def _use_merge_call(self) -> bool:
         return True
 
     def _get_cross_device_ops(self, value: Any) -> CoarseCrossDeviceOps:  # noqa: ANN401
-        """Always ours: the base class leaves int32 and values on the host to the process itself."""
+        """Return our operations: the base class leaves int32 and values on the host to the process itself."""
         return self._cross_device_ops
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
@@ -204,7 +204,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         return self._cross_device_ops.broadcast(as_tensor(tensor, destinations), destinations)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
-        """Of all workers: the base class takes a value that no replica wraps, as ours are, for everybody's."""
+        """Gather from all workers: the base class takes a value that no replica wraps, as ours are, for all."""
         return self._cross_device_ops._gather_implementation(as_tensor(value), destinations, axis, options)
 
     # --- data

@@ -31,7 +31,7 @@ def require_none() -> None:
 
 
 def noted(function: Callable[P, R]) -> Callable[P, R]:
-    """A synchronisation whose first error is remembered, and raised again by every later one."""
+    """Return a synchronisation whose first error is remembered, and raised again by every later one."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -46,7 +46,7 @@ def noted(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """The error behind one of TensorFlow's: where a `tf.function` runs or is traced, exceptions lose their types.
+    """Return the error behind one of TensorFlow's: exceptions lose their types in a `tf.function`.
 
     Returns None where `error` has nothing to do with coarse.
     """
@@ -71,7 +71,7 @@ def typed() -> Iterator[None]:
 
 
 def with_typed_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function; see `typed`."""
+    """Return the same function with typed errors (`typed`)."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -24,11 +24,11 @@ Apply = Callable[..., Any]
 _KINDS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _MARK = "sums_first"
 _warned: set[str] = set()
-"""What this process has been warned of."""
+"""Warnings that this process has given."""
 
 
 def sum_before_optimizers() -> None:
-    """From now on Keras' optimizers sum gradients first on a CoarseStrategy; elsewhere nothing changes.
+    """Have Keras' optimizers sum gradients first on a CoarseStrategy from now on; elsewhere nothing changes.
 
     `apply_gradients` sums too, for optimizers whose class has an `apply` of its own.
     """
@@ -63,7 +63,7 @@ def _pairs_summed_first(apply_gradients: Apply) -> Apply:
 
 
 def _with_sums(apply: Apply, optimizer: Any, grads: list[Any], variables: list[Any] | None) -> Any:  # noqa: ANN401
-    """What `apply` returns of the sums, unless gradients are sums already, and of `grads` on other strategies."""
+    """Apply the sums, unless gradients are sums already, or `grads` on other strategies."""
     extended = tf.distribute.get_strategy().extended
     trained = trained_variables(optimizer) if variables is None else variables
     if not isinstance(extended, CoarseExtended) or tf.distribute.in_cross_replica_context():
@@ -80,7 +80,7 @@ def _with_sums(apply: Apply, optimizer: Any, grads: list[Any], variables: list[A
 
 
 def _summed(extended: CoarseExtended, optimizer: Any, grads: list[Any], variables: Sequence[Any]) -> list[Any]:  # noqa: ANN401
-    """The sums of gradients (None stays None), and with them rank 0's state of layers."""
+    """Return the sums of gradients (None stays None), and with them rank 0's state of layers."""
     context = tf.distribute.get_replica_context()
     present = [number for number, gradient in enumerate(grads) if gradient is not None]
     if not present:
@@ -99,7 +99,7 @@ def _summed(extended: CoarseExtended, optimizer: Any, grads: list[Any], variable
 
 
 def _require_not_ours(optimizer: Any, trained: Sequence[Any]) -> None:  # noqa: ANN401
-    """ConfigError where variables of the strategy would be written, and nobody sums."""
+    """Refuse variables of the strategy that would be written without a sum (ConfigError)."""
     ours = [is_strategy_variable(variable, CoarseExtended) for variable in [*trained, *optimizer.variables]]
     if not any(ours):
         return
@@ -116,7 +116,7 @@ def _require_not_ours(optimizer: Any, trained: Sequence[Any]) -> None:  # noqa: 
 
 
 def _warn_of_training_alone(optimizer: Any) -> None:  # noqa: ANN401
-    """A model that was not made for the strategy trains as if there were none."""
+    """Warn that a model that was not made for the strategy trains as if there were none."""
     _warn_once(
         "alone",
         f"{optimizer.name} trains variables that were made outside strategy.scope(), which every worker trains for "
@@ -125,7 +125,7 @@ def _warn_of_training_alone(optimizer: Any) -> None:  # noqa: ANN401
 
 
 def _warn_of_strays(optimizer: Any) -> None:  # noqa: ANN401
-    """What layers made outside the scope write in forward, such as moving statistics, stays each worker's own."""
+    """Warn that variables of layers made outside the scope, such as moving statistics, stay each worker's own."""
     strays = sorted(one.name.removesuffix(":0") for one in strays_written() if one.dtype.is_floating)
     if strays:
         _warn_once(

@@ -27,7 +27,7 @@ class VariablesPart:
         self._name, self._variables, self._is_alike = name, variables, is_alike
 
     def take(self) -> Taken:
-        """See Part."""
+        """Take the values (Part.take)."""
         items = [
             Item(f"{self._name}/{path_of(each)}", values_of(own_variable(each)), self._is_alike and _is_mirrored(each))
             for each in self._variables()
@@ -35,13 +35,13 @@ class VariablesPart:
         return Taken([[item.name, *_kind_of(item.tensor)] for item in items], items)
 
     def wanted(self, tree: Plain) -> list[np.ndarray]:
-        """See Part."""
+        """Return the arrays that a commit wants (Part.wanted)."""
         items = self.take().items
         require_same_tensors([(item.name, _kind_of(item.tensor)) for item in items], tree)
         return [np.empty_like(item.tensor) for item in items]
 
     def put(self, tree: Plain, tensors: list[np.ndarray]) -> None:
-        """See Part."""
+        """Put the values of a commit (Part.put)."""
         for variable, values in zip(self._variables(), tensors, strict=True):
             own_variable(variable).assign(values)
 
@@ -110,7 +110,7 @@ def refuse_another_keeper(callbacks: Sequence[keras.callbacks.Callback]) -> None
 
 
 def generators() -> Plain:
-    """Return where the generators are that belong to nobody: of random, numpy, TensorFlow and Keras."""
+    """Return the states of the global generators: of random, numpy, TensorFlow and Keras."""
     draws, stateful, seeds = eager_draws(), global_generator(), global_seeds()
     return {
         **host_generators(),

@@ -22,7 +22,7 @@ _ROW_STATE = "rnn_state"
 
 
 def keras_counts() -> tuple[int | None, int | None] | None:
-    """How many batches Keras takes a dataset for, and the steps_per_epoch it was given, while it distributes it."""
+    """Return the batches that Keras takes a dataset for, and its steps_per_epoch, while it distributes it."""
     for name, owner in callers():
         if name == "__init__" and isinstance(owner, TFEpochIterator):
             return owner.data_adapter.num_batches, owner.steps_per_epoch
@@ -30,13 +30,13 @@ def keras_counts() -> tuple[int | None, int | None] | None:
 
 
 def keras_method() -> str | None:
-    """Which of Keras' fit, evaluate and predict has called, if any; of one within another the inner."""
+    """Return the method of Keras, fit, evaluate or predict, that has called, if any; of nested ones the inner."""
     found = (name for name, owner in callers() if isinstance(owner, TensorFlowTrainer))
     return next((name for name in found if name in ("fit", "evaluate", "predict")), None)
 
 
 def writes_by_design() -> bool:
-    """Whether a variable is written by a layer of Keras, in forward, or is one of Keras' that is not trained now."""
+    """Return whether a variable is written by a layer of Keras, in forward, or is one of Keras' not trained now."""
     return any(
         (name == "__call__" and isinstance(owner, keras.layers.Layer))
         or (isinstance(owner, keras.Variable) and not owner.trainable)
@@ -64,18 +64,18 @@ def writes_row_state(variable: tf.Variable) -> bool:
 
 
 def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[object]:
-    """What an optimizer was built for; nothing before that."""
+    """Return the variables that an optimizer was built for; none before that."""
     return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
 
 
 def is_keras_predict_step(function: object) -> bool:
-    """Whether `model.predict` runs a function, whose rows it takes for those of all replicas."""
+    """Return whether `model.predict` runs a function, whose rows it takes for those of all replicas."""
     name = f"{TensorFlowTrainer.make_predict_function.__qualname__}.<locals>.one_step_on_data"
     return getattr(function, "__qualname__", None) == name
 
 
 def is_keras_logged_step(function: object) -> bool:
-    """Whether Keras runs a function for its logs, in `fit` and `evaluate`, and on a batch."""
+    """Return whether Keras runs a function for its logs, in `fit` and `evaluate`, and on a batch."""
     name = f"{TensorFlowTrainer._make_function.__qualname__}.<locals>.one_step_on_data"
     return any(
         frame.f_code.co_qualname == name and frame.f_locals["step_function"] is function for frame in frames()
@@ -98,7 +98,7 @@ def on_data_without_a_batch(refuse: Callable[[keras.Model], None]) -> None:
 
 
 def let_one_rank_save_within_a_scope() -> None:
-    """From now on saving makes no variables of a strategy, whose first values all ranks would have to ask for.
+    """Have saving make no variables of a strategy, whose first values all ranks would have to ask for.
 
     Keras makes an optimizer to see which attributes any has that need not be saved, and forgets them at once. So this
     is done in a thread of its own, which is in no scope, and once for each type.
@@ -157,7 +157,7 @@ def begin_at(model: keras.Model, epoch: int | None) -> None:
 
 
 class PlaceInFit(NamedTuple):
-    """Where `fit` is within its data."""
+    """Place of `fit` within its data."""
 
     steps: int
     """Steps of this epoch that were made."""
@@ -182,6 +182,8 @@ def pass_over(batches: TFEpochIterator, place: PlaceInFit, *, is_over: bool) -> 
     """Have the next epoch leave out the steps that were made, of data whose next iterator leaves out their batches.
 
     Args:
+        batches: Keras' iterator over epochs.
+        place: the place of `fit`, to which steps were made.
         is_over: the rest of the epoch is left out too.
     """
     enumerate_epoch = batches._enumerate_iterator
@@ -255,14 +257,14 @@ def make_global_seeds() -> keras.random.SeedGenerator:
 
 
 def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:
-    """Whether training would go on from a backup."""
+    """Return whether training would go on from a backup."""
     return Path(callback._weights_path).exists()
 
 
 def path_to_save(
     callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Mapping[str, Any] | None
 ) -> str | None:
-    """Where a ModelCheckpoint would save now, and None where it would not; it notes what is best so far."""
+    """Return the path at which a ModelCheckpoint would save now, or None; it notes what is best so far."""
     path = str(callback._get_file_path(epoch, batch, logs))
     return path if callback._should_save_model(epoch, batch, logs, path) else None
 
@@ -279,7 +281,7 @@ class _Unwritten:
     """`tf.summary` whose files are none."""
 
     def create_file_writer(self, *_: object, **__: object) -> tf.summary.SummaryWriter:
-        """A writer that writes nothing."""
+        """Return a writer that writes nothing."""
         return tf.summary.create_noop_writer()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401

@@ -85,17 +85,17 @@ def per_replica(value: object) -> object:
 
 
 def is_mirrored(value: object) -> bool:
-    """Whether a value is known to be equal on all replicas."""
+    """Return whether a value is known to be equal on all replicas."""
     return bool(distribute_utils.is_mirrored(value))
 
 
 def has_replica_values(value: object) -> bool:
-    """Whether a value stands for those of this process's replicas."""
+    """Return whether a value stands for those of this process's replicas."""
     return isinstance(value, values.DistributedValues)
 
 
 def local_value(value: object) -> object:
-    """What this process's one replica has."""
+    """Return the value of this process's one replica."""
     return value.values[0] if isinstance(value, values.DistributedValues) else value
 
 
@@ -110,12 +110,12 @@ def regrouped(nested: Any) -> Any:  # noqa: ANN401
 
 
 def on_devices_of(value: object, destinations: object) -> object:
-    """A tensor copied to the devices of `destinations`."""
+    """Return a tensor copied to the devices of `destinations`."""
     return cross_device_ops.simple_broadcast(value, destinations, always_mirrored=True)
 
 
 def is_strategy_variable(variable: object, extended: type) -> bool:
-    """Whether a variable, Keras' or TensorFlow's, belongs to a strategy with this kind of inner side."""
+    """Return whether a variable, Keras' or TensorFlow's, belongs to a strategy with this kind of inner side."""
     value = getattr(variable, "value", variable)
     value = variable if callable(value) else value  # a tf.Variable's is a method
     return isinstance(value, values.DistributedVariable) and isinstance(value.distribute_strategy.extended, extended)
@@ -141,7 +141,7 @@ def variables_of_traced_functions() -> list[tf.Variable]:
 
 
 def written_in_traced_functions(variables: Mapping[int, tf.Variable]) -> tuple[set[int], set[int]]:
-    """Which variables, by number, have been assigned so far: around the innermost function being traced, and within.
+    """Return the variables, by number, that were assigned so far: around the innermost traced function, and within.
 
     Assignments by functions that it calls count, also by those that were traced before.
     """
@@ -155,7 +155,7 @@ def written_in_traced_functions(variables: Mapping[int, tf.Variable]) -> tuple[s
 
 
 def _written_in(graph: FuncGraph, numbers: dict[int, int]) -> set[int]:
-    """Which variables a graph assigns; `numbers`, by id of a handle, gets the graph's own handles of them too."""
+    """Return the variables that a graph assigns; `numbers`, by id of a handle, gets the graph's own handles, too."""
     captures = [(numbers[id(outer)], inner) for outer, inner in graph.captures if id(outer) in numbers]
     numbers.update((id(inner), number) for number, inner in captures)
     return {
@@ -178,7 +178,7 @@ def strays_written() -> list[tf.Variable]:
 
 
 def _graphs_being_traced() -> list[FuncGraph]:
-    """The innermost first."""
+    """Return the graphs that are traced, the innermost first."""
     graph, found = tf.compat.v1.get_default_graph(), []
     while isinstance(graph, FuncGraph):
         found.append(graph)
@@ -187,12 +187,12 @@ def _graphs_being_traced() -> list[FuncGraph]:
 
 
 def value_context(replica: int, num_replicas: int) -> object:
-    """What a function of `experimental_distribute_values_from_function` is told."""
+    """Return the argument of a function of `experimental_distribute_values_from_function`."""
     return distribute_lib.ValueContext(replica, num_replicas)
 
 
 def initial_tensor(initial_value: object, dtype: tf.DType | None) -> tf.Tensor:
-    """A variable's initial value, given as a value, a function, or what a checkpoint holds."""
+    """Return a variable's initial value, given as a value, a function, or what a checkpoint holds."""
     if callable(initial_value):
         initial_value = initial_value()
     if isinstance(initial_value, CheckpointInitialValue):
@@ -203,7 +203,7 @@ def initial_tensor(initial_value: object, dtype: tf.DType | None) -> tf.Tensor:
 def auto_sharded(
     dataset: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy, worker: int, num_workers: int
 ) -> tf.data.Dataset:
-    """A worker's part of a dataset of global batches, as MultiWorkerMirroredStrategy splits it."""
+    """Return a worker's part of a dataset of global batches, as MultiWorkerMirroredStrategy splits it."""
     context = distribute_lib.InputContext(
         num_input_pipelines=num_workers, input_pipeline_id=worker, num_replicas_in_sync=num_workers
     )
@@ -255,8 +255,10 @@ def distributed(
     strategy: tf.distribute.Strategy,
     num_batches: int,
 ) -> PartDataset:
-    """A worker's own part of a dataset as a DistributedDataset of this cardinality, whose iterators fetch nothing
-    ahead; `behind` returns the part behind so many batches."""
+    """Return a worker's own part of a dataset as a DistributedDataset of this cardinality.
+
+    Its iterators fetch nothing ahead; `behind` returns the part behind so many batches.
+    """
     part = behind(0)
     options = tf.distribute.InputOptions(
         experimental_fetch_to_device=False,
@@ -317,19 +319,19 @@ def global_generator() -> Generator | None:
 
 
 def draws_of(dataset: tf.data.Dataset) -> tuple[list[tuple[int, int]], bool]:
-    """The seeds of whatever shuffles or draws in a dataset, and whether elements come from a generator of Python's."""
+    """Return the seeds of shuffles and draws in a dataset, and whether elements come from a generator of Python's."""
     seeds = [(int(one._seed), int(one._seed2)) for one in _all_within(dataset) if hasattr(one, "_seed2")]
     return seeds, "GeneratorDataset" in _operation_types(dataset)
 
 
 def has_lent_memory(dataset: tf.data.Dataset) -> bool:
-    """Whether elements may lie in memory of numpy's: where `tf.numpy_function` returns them, or nothing is known."""
+    """Return whether elements may lie in memory of numpy's: of `tf.numpy_function`, or of unknown origin."""
     is_known = not any(isinstance(one, dataset_ops._VariantDataset) for one in _all_within(dataset))
     return not is_known or not _operation_types(dataset).isdisjoint({"PyFunc", "PyFuncStateless"})
 
 
 def may_read_files(dataset: tf.data.Dataset) -> bool:
-    """Whether TensorFlow might split a dataset by files: it reads some, or nothing is known of it."""
+    """Return whether TensorFlow might split a dataset by files: it reads some, or nothing is known of it."""
     files = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.FixedLengthRecordDataset)
     kinds = (*files, dataset_ops._VariantDataset)
     names = {name.removesuffix("V2").removesuffix("V3") for name in _operation_types(dataset)}
@@ -337,7 +339,7 @@ def may_read_files(dataset: tf.data.Dataset) -> bool:
 
 
 def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """A dataset and those of which it is made."""
+    """Return a dataset and those of which it is made."""
     found, ahead = {}, [dataset]
     while ahead:
         one = ahead.pop()
@@ -347,7 +349,7 @@ def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
 
 
 def _operation_types(dataset: tf.data.Dataset) -> set[str]:
-    """The types of all operations in the functions of a dataset, and in those that these call."""
+    """Return the types of all operations in the functions of a dataset, and in those that these call."""
     return _types_within([function.function.graph for one in _all_within(dataset) for function in one._functions()])
 
 
@@ -357,12 +359,12 @@ def _types_within(graphs: list[FuncGraph]) -> set[str]:
 
 
 def innermost_function() -> object | None:
-    """The tf.function that is being traced, if there is one; of several the one within the others."""
+    """Return the tf.function that is being traced, if there is one; of several the one within the others."""
     return next(_functions_being_traced(), None)
 
 
 def jit_compiled_function() -> str | None:
-    """The name of the function with `jit_compile=True` that is being traced, if there is one."""
+    """Return the name of the function with `jit_compile=True` that is being traced, if there is one."""
     for function in _functions_being_traced():
         if function._jit_compile:
             return str(getattr(function.python_function, "__name__", function))
@@ -376,13 +378,13 @@ def _functions_being_traced() -> Iterator[Function]:
 
 
 def callers() -> Iterator[tuple[str, object]]:
-    """The methods that are being called, innermost first: their names and objects."""
+    """Yield the methods that are being called, innermost first: their names and objects."""
     for frame in frames():
         yield frame.f_code.co_name, frame.f_locals.get("self")
 
 
 def frames() -> Iterator[FrameType]:
-    """What is being called, innermost first."""
+    """Yield the frames of the present calls, innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         yield frame

@@ -47,7 +47,7 @@ _in_use: weakref.WeakSet[CoarseStrategy] = weakref.WeakSet()
 
 
 class Resumable(keras.callbacks.Callback):
-    """See the module; one for one call of `fit`, on all workers.
+    """Callback that keeps training (see the module); one for one call of `fit`, on all workers.
 
     Kept are the model's variables with the states of Keras' seed generators, the optimizer's, the metrics', what
     EarlyStopping, ReduceLROnPlateau, ModelCheckpoint and History have seen, what callbacks with `state_dict()` and
@@ -72,7 +72,7 @@ class Resumable(keras.callbacks.Callback):
         """Steps of this epoch that were made."""
         self._logs: Mapping[str, Any] = {}
         self._back: dict[str, Any] | None = None
-        """Where `fit` was at the commit that is gone on from, until it is there again."""
+        """Place of `fit` at the commit that is gone on from, until it is there again."""
         self._again: list[Callable[[], None]] = []
         """Puts the kept state back once more."""
         self._validations: int | None = None
@@ -270,7 +270,7 @@ class Resumable(keras.callbacks.Callback):
             )
 
     def _inspect_step(self) -> None:
-        """ConfigError where the step of training draws from a state that nobody can keep, before the first one."""
+        """Refuse a step of training that draws from a state that cannot be kept (ConfigError), before the first one."""
         if self._is_inspected:
             return
         self._is_inspected = True
@@ -290,7 +290,7 @@ class _TwicePut:
         self._part, self._again = part, again
 
     def put(self, tree: Plain, tensors: list[Any]) -> None:
-        """See Part."""
+        """Put the values of a commit (Part.put)."""
         self._part.put(tree, tensors)
         self._again.append(lambda: self._part.put(tree, tensors))
 

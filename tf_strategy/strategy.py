@@ -77,12 +77,14 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is rank 0, which writes checkpoints, logs and models for all."""
+        """True if this is rank 0, which writes checkpoints, logs and models for all."""
         return self.extended.is_chief
 
     @property
     def dual_sync(self) -> "DualSync | None":
-        """What the first steps measured and decided (COARSE III-F), of several sums for the largest; None until then.
+        """Measurements and decisions of the first steps (COARSE III-F); None until then.
+
+        With several sums they are of the largest.
 
         See DistributedOptimizer.dual_sync.
         """
@@ -109,7 +111,10 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @failures.with_typed_errors
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """See tf.distribute.Strategy; for Keras' own loops every rank has the rows of all, or the means of logs."""
+        """Run a function on this replica (tf.distribute.Strategy.run).
+
+        In Keras' own loops every rank has the rows of all, or the means of logs.
+        """
         outputs = super().run(fn, *args, **kwargs)
         if is_keras_predict_step(fn):
             return rows_of_all(self._operations, outputs)
@@ -117,7 +122,7 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @failures.with_typed_errors
     def reduce(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """See tf.distribute.Strategy."""
+        """Reduce a value (tf.distribute.Strategy.reduce)."""
         return super().reduce(*args, **kwargs)
 
 
@@ -133,6 +138,6 @@ def _require_alone() -> None:
 
 
 def _device() -> str:
-    """This worker's GPU, by its number on the node, else its processor."""
+    """Return this worker's GPU, by its number on the node, else its processor."""
     gpus = tf.config.list_logical_devices("GPU")
     return gpus[coarse.local_rank() % len(gpus)].name if gpus else "CPU:0"

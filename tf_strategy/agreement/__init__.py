@@ -1,1 +1,1 @@
-"""What all workers have or see alike: variables, the files of callbacks, logs and predictions."""
+"""Agreement of workers on variables, the files of callbacks, logs and predictions."""

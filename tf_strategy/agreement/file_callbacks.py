@@ -1,4 +1,4 @@
-"""Which rank writes the files of Keras' callbacks.
+"""Choice of the rank that writes the files of Keras' callbacks.
 
 [Note: one writer] All ranks run one program, and all have a ModelCheckpoint of one path. So where a `fit` begins the
 ranks say which paths their callbacks write, and of ranks that name the same path the first alone writes to it. A
@@ -35,7 +35,7 @@ _PATHS: dict[type, str] = {
     Callbacks.TensorBoard: "log_dir",
     Callbacks.CSVLogger: "filename",
 }
-"""Where a callback keeps the path that it writes."""
+"""Attribute in which each callback keeps the path that it writes."""
 _silent: weakref.WeakSet[keras.callbacks.Callback] = weakref.WeakSet()
 """The callbacks of this rank for which another rank writes."""
 _in_turn: weakref.WeakSet[keras.callbacks.Callback] = weakref.WeakSet()
@@ -47,16 +47,16 @@ _awaited: weakref.WeakSet[keras.callbacks.CallbackList] = weakref.WeakSet()
 
 
 class Said(NamedTuple):
-    """What one rank says of a callback that writes."""
+    """Statement of one rank about a callback that writes."""
 
     path: int
     """Tells paths apart."""
     is_backup: int
-    """Whether training goes on from what may be there."""
+    """True if training goes on from what may be there."""
 
 
 def is_silent(said: Sequence[Sequence[Said]], rank: int, path: int) -> bool:
-    """Whether another rank writes to a path of this rank's, by what all ranks have said."""
+    """Return whether another rank writes to a path of this rank's, by what all ranks have said."""
     return any(one.path == path for others in said[:rank] for one in others)
 
 
@@ -77,7 +77,7 @@ def require_one_beginning(found: Sequence[Mapping[int, int]]) -> None:
 
 
 def write_on_one_rank(strategy: tf.distribute.Strategy, operations: Operations) -> None:
-    """From now on one rank alone writes a path, and draws progress bars; see [Note: one writer]."""
+    """Have one rank alone write a path, and draw progress bars, from now on ([Note: one writer])."""
     if operations.num_workers == 1:
         return
     if operations.rank != 0:
@@ -118,7 +118,7 @@ def _arrange(strategy: tf.distribute.Strategy, operations: Operations, callbacks
 
 
 def _pairs_of_all(operations: Operations, pairs: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-    """By rank the pairs of numbers that it gives."""
+    """Return by rank the pairs of numbers that it gives."""
     rows = operations.gather(tf.reshape(tf.constant(pairs, tf.int64), [-1, 2]))
     return [[(int(first), int(second)) for first, second in of_rank] for of_rank in rows]
 
@@ -141,7 +141,7 @@ def _checkpoint_unwritten(callback: keras.callbacks.ModelCheckpoint, *args: Any,
 
 
 def _take_part(callback: keras.callbacks.Callback, name: str, *, weights_only: bool = True) -> None:
-    """Save for nobody, where the rank that writes would wait for this one otherwise."""
+    """Save to a folder that is thrown away, where the rank that writes would wait for this one otherwise."""
     model = callback.model
     variables = [*model.variables, *(model.optimizer.variables if model.optimizer else ())]
     if not any(isinstance(getattr(variable, "value", variable), SyncOnReadVariable) for variable in variables):
@@ -166,7 +166,7 @@ def _read_in_turn(operations: Operations) -> None:
 
 
 def _end_together(operations: Operations) -> None:
-    """A rank that reads a checkpoint after `fit` finds it whole, whoever has written it."""
+    """Wait for all ranks, so that one that reads a checkpoint after `fit` finds it whole."""
     end = Callbacks.CallbackList.on_train_end
 
     @functools.wraps(end)

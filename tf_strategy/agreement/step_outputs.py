@@ -1,4 +1,4 @@
-"""What Keras' steps give, seen alike on all workers: the means of training and test logs, and the rows predicted."""
+"""Outputs of Keras' steps, equal on all workers: the means of training and test logs, and the rows predicted."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def _as(mean: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _tensor_of(leaf: Any) -> Any:  # noqa: ANN401
-    """A number of Python's or numpy's as a tensor, since it may be one on another worker."""
+    """Return a number of Python's or numpy's as a tensor, since it may be one on another worker."""
     return tf.convert_to_tensor(leaf) if isinstance(leaf, int | float | np.number | np.ndarray) else leaf
 
 

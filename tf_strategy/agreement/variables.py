@@ -1,4 +1,4 @@
-"""Variables that all ranks have alike: equal where training starts, and rank 0's where each rank writes its own.
+"""Variables that are equal on all ranks where training starts, and rank 0's where each rank writes its own.
 
 [Note: equal starts] First values are rank 0's; but ranks may read different files since, or one of them set weights or
 a learning rate alone, and would then train models that have nothing to do with one another.
@@ -90,7 +90,7 @@ class EqualStarts:
             self._begun.add(optimizer)
 
     def _require_equal(self, others: Sequence[Any]) -> None:
-        """The digests of all are compared one by one only where a digest of these differs."""
+        """Compare the digests of all one by one, if a digest of these differs."""
         operations = self._operations
         if operations.num_workers == 1:
             return
@@ -107,7 +107,7 @@ class EqualStarts:
             raise MismatchError(f"rank {operations.rank}: {told(names)}")
 
     def _variables(self, others: Sequence[Any]) -> dict[int, tf.Variable]:
-        """This rank's own variables by number: those watched, and below 0 others."""
+        """Return this rank's own variables by number: those watched, and below 0 others."""
         found = {number: own_variable(variable) for number, variable in sorted(self._watched.items())}
         known = {id(variable) for variable in found.values()}
         rest = enumerate(own_variable(variable) for variable in others)
@@ -115,7 +115,7 @@ class EqualStarts:
         return {number: variable for number, variable in found.items() if _has_value(variable)}
 
     def _note(self, number: int, written: tf.Variable) -> None:
-        """A replica has written a variable; what an optimizer writes is equal on all ranks."""
+        """Note a variable that a replica has written; what an optimizer writes is equal on all ranks."""
         if self._is_in_optimizer() or (written.trainable and writes_by_design()):
             return
         self._watched.pop(number, None)
@@ -132,14 +132,14 @@ class EqualStarts:
 
 
 def differing(by_rank: Sequence[Digests]) -> list[int]:
-    """The numbers of the variables that all ranks have, and whose digests are not the same on all, in order."""
+    """Return the numbers of the variables that all ranks have, and whose digests differ, in order."""
     first, *others = by_rank
     common = set(first).intersection(*others)
     return sorted(number for number in common if any(digests[number] != first[number] for digests in others))
 
 
 def told(names: Sequence[str]) -> str:
-    """That these variables differ, in words."""
+    """Return a sentence that these variables differ."""
     return (
         f"the values of {listed(names)} differ between ranks, which would train on apart; load the same files, and set "
         "the same weights and learning rates, on every rank"
@@ -159,7 +159,7 @@ def _table(variables: Mapping[int, tf.Variable]) -> np.ndarray:
 
 
 def values_of(variable: tf.Variable) -> np.ndarray:
-    """What a variable has; read so that a function which is being traced does not take it for one that it needs."""
+    """Return a variable's value, read so that a function that is traced does not take it for one that it needs."""
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype).numpy()
 
 
@@ -168,13 +168,13 @@ def _digest(array: np.ndarray) -> int:
 
 
 def own_variable(variable: Any) -> Any:  # noqa: ANN401
-    """This process's own variable behind Keras' or the strategy's."""
+    """Return this process's own variable behind Keras' or the strategy's."""
     value = getattr(variable, "value", variable)
     return local_value(variable if callable(value) else value)
 
 
 def _has_value(variable: Any) -> bool:  # noqa: ANN401
-    """False where a variable is being made in the function that is traced, and will have rank 0's value."""
+    """Return False if a variable is being made in the function that is traced, and will have rank 0's value."""
     return isinstance(variable, tf.Variable) and bool(variable.is_initialized())
 
 
@@ -188,12 +188,13 @@ class LayerStates:
         self._is_in_optimizer = is_in_optimizer
         self._numbers = itertools.count()
         self._in_functions: weakref.WeakValueDictionary[int, tf.Variable] = weakref.WeakValueDictionary()
-        """By order of creation what is written in some tf.function."""
+        """Variables that are written in some tf.function, by order of creation."""
         self._eagerly: States = {}
-        """What has been written outside of them since the last sum of gradients."""
+        """Variables written outside of them since the last sum of gradients."""
         self._around: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, States]]
         self._around = weakref.WeakKeyDictionary()
-        """By optimizer and function what those around it had written when it was first traced."""
+        """Variables that functions around an optimizer had written when it was first traced, by optimizer and
+        function."""
 
     def watch(self, variable: tf.Variable) -> None:
         """Notice when a variable of the strategy is written by a replica alone."""
@@ -209,7 +210,7 @@ class LayerStates:
         on_replica_write(variable, note)
 
     def written(self, optimizer: Any) -> list[tf.Variable]:  # noqa: ANN401
-        """What travels with a sum that `optimizer` asks for here, in order of creation: what was written before.
+        """Return the variables that travel with a sum that `optimizer` asks for here, in order of creation.
 
         In a trace that is what its functions write; eagerly it is all since the last sum.
         """
@@ -220,7 +221,7 @@ class LayerStates:
         return [found[number] for number in sorted(found)]
 
     def _traced(self, optimizer: Any) -> States:  # noqa: ANN401
-        """See [Note: traced unequally often]."""
+        """Return the states that travel in a trace ([Note: traced unequally often])."""
         known = dict(self._in_functions)
         around, within = ({n: known[n] for n in numbers} for numbers in written_in_traced_functions(known))
         function = innermost_function()
@@ -234,7 +235,7 @@ class FirstReplicaVariable(SyncOnReadVariable):
     """Each worker has its own; read outside of replicas it is rank 0's, where TensorFlow's is the reader's own."""
 
     def value(self) -> tf.Tensor:
-        """A replica's own value within `strategy.run`, rank 0's elsewhere."""
+        """Return a replica's own value within `strategy.run`, rank 0's elsewhere."""
         return tf.convert_to_tensor(self._get())
 
     def _get_cross_replica(self) -> Any:  # noqa: ANN401
@@ -246,7 +247,7 @@ class FirstReplicaVariable(SyncOnReadVariable):
 
 
 def read_from_rank_0(variable: tf.Variable) -> tf.Variable:
-    """The variable itself, or where only the first replica's value counts on reading, one that asks for it."""
+    """Return the variable, or one that asks for the first replica's value if that alone counts on reading."""
     is_first = variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
     if not is_first or not isinstance(variable, SyncOnReadVariable):
         return variable

@@ -46,15 +46,15 @@ the datasets of its arrays."""
 _IGNORE_STATE = 1
 """ExternalStatePolicy of a graph that is to be read only."""
 _first_reads: WeakKeyDictionary[tf.data.Dataset, bool] = WeakKeyDictionary()
-"""What reading a first batch has told, by dataset."""
+"""Results of reading a first batch, by dataset."""
 _NO_SEED = 87654321
-"""What TensorFlow seeds an operation with that has a seed of its own, where there is no global one."""
+"""Seed that TensorFlow gives an operation with a seed of its own, where there is no global one."""
 
 
 def distribute(
     dataset: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy, operations: Operations
 ) -> tf.distribute.DistributedDataset:
-    """A dataset of global batches split over the workers, as its AutoShardPolicy says; one that is split stays so.
+    """Return a dataset of global batches split over the workers by its AutoShardPolicy; a split one stays so.
 
     By DATA every global batch is cut into one part for each worker, in order of rank. AUTO splits by files where there
     are enough for all workers, and by DATA otherwise and for `model.predict`, whose rows are wanted in order.
@@ -86,7 +86,7 @@ def from_function(
     strategy: tf.distribute.Strategy,
     operations: Operations,
 ) -> tf.distribute.DistributedDataset:
-    """The dataset that a function makes for this worker, as it is; raises as `distribute` does."""
+    """Return the dataset that a function makes for this worker, as it is; raise as `distribute` does."""
     context = tf.distribute.InputContext(
         num_input_pipelines=operations.num_workers,
         input_pipeline_id=operations.rank,
@@ -98,7 +98,7 @@ def from_function(
 
 
 def num_batches_of(dataset: tf.data.Dataset) -> int:
-    """How many elements an epoch has, as far as it can be told without reading; see INFINITE and UNKNOWN."""
+    """Return the number of elements of an epoch, as far as it can be told without reading (INFINITE, UNKNOWN)."""
     variant = tf.data.experimental.to_variant(dataset)
     return int(tf.raw_ops.DatasetCardinality(input_dataset=variant, cardinality_options=_MODERATE))
 
@@ -106,7 +106,7 @@ def num_batches_of(dataset: tf.data.Dataset) -> int:
 def _split(
     dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
 ) -> tuple[DataSplit, tf.data.Dataset]:
-    """How a dataset's policy splits it, and this worker's part."""
+    """Return the split of a dataset's policy, and this worker's part."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
         return DataSplit.AS_GIVEN, by(policy)
@@ -126,7 +126,7 @@ def _split(
 def _by_files(
     dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
 ) -> tf.data.Dataset | None:
-    """This worker's part by files; None if there are no files, or too few for any of the workers.
+    """Return this worker's part by files; None if there are no files, or too few for any of the workers.
 
     Where none are read TensorFlow is not asked: it would log errors of what is none.
     """
@@ -149,7 +149,7 @@ def _agreed(
     strategy: tf.distribute.Strategy,
     operations: Operations,
 ) -> tf.distribute.DistributedDataset:
-    """A worker's part that ends where all others do."""
+    """Return a worker's part that ends where all others do."""
     here = DataPart(int(split), num_batches, *_counted_by_keras(), *order_of(part))
     rows = operations.gather(tf.constant([here], tf.int64))
     parts = [DataPart(*(int(number) for number in row[0])) for row in rows]
@@ -169,7 +169,7 @@ def _agreed(
 
 
 def _counted_by_keras() -> tuple[int, int]:
-    """The numbers of batches and steps by which Keras ends an epoch."""
+    """Return the numbers of batches and steps by which Keras ends an epoch."""
     counts = keras_counts()
     if counts is None:
         return NOT_BY_KERAS, NOT_BY_KERAS
@@ -185,7 +185,7 @@ def _require_dataset(dataset: object, rank: int) -> None:
 
 
 def refuse_data_without_a_batch(strategy: tf.distribute.Strategy, operations: Operations) -> None:
-    """From now on Keras tells so, for models of this strategy, where it would let out a StopIteration without a text.
+    """Have Keras tell of data without a batch, for models of this strategy, in place of a bare StopIteration.
 
     Raises there:
         ConfigError: data of `fit` or `evaluate` end before their first batch (on all ranks).
@@ -205,7 +205,7 @@ def refuse_data_without_a_batch(strategy: tf.distribute.Strategy, operations: Op
 
 
 def are_files_enough(dataset: tf.data.Dataset, part: tf.data.Dataset, num_workers: int) -> bool:
-    """Whether TensorFlow's split by files of a dataset, of which `part` is one worker's, gives all workers something.
+    """Return whether TensorFlow's split by files, of which `part` is one worker's, gives every worker some.
 
     Where the graph cannot be had (of more than 2 GiB, say) a first batch is read, once for each dataset.
     """
@@ -223,7 +223,7 @@ def are_files_enough(dataset: tf.data.Dataset, part: tf.data.Dataset, num_worker
 
 
 def _lists_of_names(part: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The datasets, of names of files as a rule, of which each worker takes a share; see [Note: names alone]."""
+    """Yield the datasets, of names of files as a rule, of which each worker takes a share ([Note: names alone])."""
     variant = tf.data.experimental.to_variant(part)
     said = tf.raw_ops.DatasetToGraphV2(
         input_dataset=variant, external_state_policy=_IGNORE_STATE, strip_device_assignment=False
@@ -240,7 +240,7 @@ def _lists_of_names(part: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def _has(names: tf.data.Dataset, num_wanted: int) -> bool:
-    """Whether there are as many names; they are read where their number is not known."""
+    """Return whether there are as many names; they are read if their number is not known."""
     num_names = int(names.cardinality())
     if num_names == tf.data.UNKNOWN_CARDINALITY:
         num_names = int(names.take(num_wanted).reduce(np.int64(0), lambda num_read, *_: num_read + 1))
@@ -248,7 +248,7 @@ def _has(names: tf.data.Dataset, num_wanted: int) -> bool:
 
 
 def _can_read(part: tf.data.Dataset) -> bool:
-    """Whether TensorFlow finds enough files when it reads a first batch."""
+    """Return whether TensorFlow finds enough files when it reads a first batch."""
     try:
         next(iter(part), None)
     except tf.errors.InvalidArgumentError as error:
@@ -262,7 +262,7 @@ def _can_read(part: tf.data.Dataset) -> bool:
 
 
 def share_seed(operations: Operations) -> bool:
-    """Let all ranks draw alike, who must shuffle alike to split alike; return whether the program has set the seed.
+    """Let all ranks draw the same, who must shuffle equally to split; return whether the program has set the seed.
 
     They get one global seed of TensorFlow, unless the program has set it. Python's generator, and numpy's, is seeded
     anew on all where its states differ.
@@ -282,7 +282,7 @@ def share_seed(operations: Operations) -> bool:
 
 
 def order_of(dataset: tf.data.Dataset) -> tuple[int, int, int, int]:
-    """What the order of a dataset's rows depends on, as the last fields of DataPart."""
+    """Return the facts on which the order of a dataset's rows depends, as the last fields of DataPart."""
     seeds, is_from_python = draws_of(dataset)
     states = (_python_state(), _numpy_state()) if is_from_python else (0, 0)
     return _global_seed()[0], fingerprint_of(repr(seeds).encode()), *states
@@ -309,7 +309,7 @@ def _numpy_state() -> int:
 
 
 def owned(part: tf.data.Dataset) -> tf.data.Dataset:
-    """The same elements, in memory of TensorFlow's own; see [Note: lent memory]."""
+    """Return the same elements, in memory of TensorFlow's own ([Note: lent memory])."""
     if not has_lent_memory(part):
         return part
     whole = tf.data.Dataset.zip((part,))  # else map would take tuples apart
@@ -317,7 +317,7 @@ def owned(part: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _copy(component: tf.Tensor | None) -> tf.Tensor | None:
-    """A tensor of numbers copied; `tf.identity` would be the same memory. All else is TensorFlow's own already."""
+    """Return a tensor of numbers copied; `tf.identity` would be the same memory. All else is TensorFlow's already."""
     if component is None or component.dtype in (tf.string, tf.variant, tf.resource):
         return component
     return tf.raw_ops.DeepCopy(x=component)

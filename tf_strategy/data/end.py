@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What the workers' data must have in common, and when they end for all: decided from what every worker says.
+"""End of the workers' data, and what these must share: decided from what every worker says.
 
 [Note: one end] A step takes all workers, so an epoch ends for all at once or for none. Where every worker knows how
 many batches it has, this is settled before the first; where none does, all say before each batch what they have given.
@@ -14,7 +14,7 @@ from coarse.errors import MismatchError
 INFINITE, UNKNOWN = -1, -2
 """Numbers of batches, as `tf.data.Dataset.cardinality` says them."""
 NOT_BY_KERAS = -3
-"""In place of the numbers that Keras counts by, where it is not Keras that distributes."""
+"""Number in place of those that Keras counts by, where it is not Keras that distributes."""
 
 REMEDY = (
     "give every rank as many batches: batch(n, drop_remainder=True) and take(k), or repeat() with steps_per_epoch"
@@ -24,7 +24,7 @@ _APART = "is split from different orders, so that some samples come twice in an 
 
 
 class DataSplit(IntEnum):
-    """How the workers' parts come about."""
+    """Way in which the workers' parts come about."""
 
     AS_GIVEN = 0
     BY_BATCHES = 1
@@ -33,13 +33,13 @@ class DataSplit(IntEnum):
 
 
 class DataPart(NamedTuple):
-    """What one worker says of its data."""
+    """Statement of one worker about its data."""
 
     split: int
     num_batches: int
-    """In an epoch; see INFINITE and UNKNOWN."""
+    """Number of batches in an epoch (INFINITE, UNKNOWN)."""
     keras_batches: int
-    """How many Keras takes them for: it stops there without asking for another."""
+    """Number that Keras takes them for: it stops there without asking for another."""
     keras_steps: int
     """The steps_per_epoch that Keras was given."""
     seed: int
@@ -49,26 +49,29 @@ class DataPart(NamedTuple):
     python_random: int
     """Tells apart states of Python's `random`; 0 where no rows come from Python."""
     numpy_random: int
-    """The same of `numpy.random`."""
+    """Digest of the state of `numpy.random`."""
 
 
 class StepReport(NamedTuple):
-    """What one worker says at a step."""
+    """Statement of one worker at a step."""
 
     dataset: int
     step: int
-    """From 0 with each iterator."""
+    """Number of the step from 0 with each iterator."""
     num_batches: int
-    """How many it has given, with this step's."""
+    """Number of batches that it has given, with this step's."""
 
 
 def allowed_behind(split: DataSplit) -> int:
-    """How many batches a worker's part may lack at the end, for which it runs empty ones: files differ in length."""
+    """Return the number of batches that a worker's part may lack at the end, for which it runs empty ones.
+
+    Files differ in length.
+    """
     return 1 if split is DataSplit.BY_FILES else 0
 
 
 def must_ask(parts: Sequence[DataPart]) -> bool:
-    """Whether workers must ask one another at every step if the data go on.
+    """Return whether workers must ask one another at every step if the data go on.
 
     Raises:
         MismatchError: the parts cannot be used together, with who has what and what to do.
@@ -88,7 +91,7 @@ def must_ask(parts: Sequence[DataPart]) -> bool:
 
 
 def goes_on(said: Sequence[StepReport], allowed: int) -> bool:
-    """Whether a step takes place, in which workers that have no batch left run an empty one.
+    """Return whether a step takes place, in which workers that have no batch left run an empty one.
 
     Raises:
         MismatchError: a worker has given more than `allowed` batches fewer than others, or is elsewhere in its program.
@@ -112,7 +115,7 @@ def goes_on(said: Sequence[StepReport], allowed: int) -> bool:
 
 
 def place_of(worker: StepReport) -> str:
-    """Where a worker is in its data."""
+    """Return the place of a worker in its data, in words."""
     return f"batch {worker.step} of dataset number {worker.dataset}"
 
 
@@ -147,7 +150,7 @@ def different_orders(parts: Sequence[DataPart]) -> list[str]:
 
 
 def shared_seed(seeds: Sequence[int | None], proposed: int) -> int:
-    """The seed for ranks that have none: that of the first rank that has one, else `proposed`."""
+    """Return the seed for ranks that have none: that of the first rank that has one, else `proposed`."""
     return next((seed for seed in seeds if seed is not None), proposed)
 
 
@@ -176,7 +179,7 @@ def _split(split: int) -> str:
 
 
 def _grouped(texts: Sequence[str]) -> str:
-    """Which ranks say what."""
+    """Return the statements with the ranks that make each."""
     ranks_of = {text: [rank for rank, other in enumerate(texts) if other == text] for text in dict.fromkeys(texts)}
     return ", ".join(
         f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_of.items()

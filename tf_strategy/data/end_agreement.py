@@ -42,7 +42,7 @@ class DataAgreement:
         )
 
     def asked(self, part: tf.data.Dataset) -> tf.data.Dataset:
-        """A worker's part that ends when all end, and has empty batches before that where it is over."""
+        """Return a worker's part that ends when all end, and has empty batches before that if it is over."""
         here = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(1).repeat(), part))
         over = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0), _as_dataset(part.element_spec))).repeat()
         steps = here.concatenate(over).enumerate()
@@ -62,7 +62,7 @@ class DataAgreement:
 
     @failures.noted
     def ask(self, step: np.int64, num_given: np.int64) -> np.bool_:
-        """Whether any worker has a batch for a step.
+        """Return whether any worker has a batch for a step.
 
         Raises:
             MismatchError: one ended earlier (on all workers).
@@ -93,7 +93,7 @@ def _as_dataset(spec: object) -> tf.data.Dataset:
 
 
 def empty_batch(spec: Any) -> Any:  # noqa: ANN401
-    """A batch of no rows, nested as `spec` is, the type specification of batches; extents not known are 0.
+    """Return a batch of no rows, nested as `spec` is, the type specification of batches; extents not known are 0.
 
     A worker runs it whose data are over while others finish theirs.
 

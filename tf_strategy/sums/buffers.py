@@ -1,4 +1,4 @@
-"""The device memory of sums: one reduction's own buckets, and a few buffers that serve all shapes alike."""
+"""Device memory of sums: one reduction's own buckets, and a few buffers that serve all shapes."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ class ReductionSite:
         self.reducer = reducer
         self.num_buckets = len(plans)
         self._views: list[list[np.ndarray]] = []
-        """By bucket the place of each of its tensors."""
+        """Places of each bucket's tensors."""
         self.members = tuple(members_of(plan) for plan in plans)
-        """By bucket the numbers of its tensors."""
+        """Numbers of each bucket's tensors."""
         self.flights: dict[int, Flight] = {}
-        """By bucket what was started last."""
+        """Flight of each bucket that was started last."""
         for plan in plans:
             memory = reducer.memory_of(plan.descriptor, plan.num_exact)
             slots = plan.layout.slots
@@ -52,20 +52,20 @@ class ReductionSite:
         return sum(view.nbytes for view in self._views[bucket])
 
     def results(self, bucket: int) -> list[np.ndarray]:
-        """Where a bucket's results lie, flat, until it is filled again."""
+        """Return the places of a bucket's results, flat, until it is filled again."""
         return self._views[bucket]
 
 
 class Piece(NamedTuple):
-    """What one push sums, in a buffer that other shapes use too."""
+    """Piece that one push sums, in a buffer that other shapes use, too."""
 
     descriptor: Descriptor
     sections: tuple[Section, ...]
-    """Of which tensors it holds which bytes."""
+    """Bytes that it holds of each tensor."""
 
 
 def pieces_of(tensors: ReducedTensors, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
-    """All tensors, type by type and end to end; whatever their shapes, few distinct buffers serve them."""
+    """Return all tensors, type by type and end to end; few distinct buffers serve any shapes."""
     pieces: list[Piece] = []
     for wire in dict.fromkeys(tensors.wires):
         lengths = [nbytes if one is wire else 0 for one, nbytes in zip(tensors.wires, tensors.each_nbytes, strict=True)]
@@ -79,7 +79,7 @@ def pieces_of(tensors: ReducedTensors, piece_bytes: int = PIECE_BYTES) -> list[P
 
 
 def streamed(client: "Client", pieces: Sequence[Piece], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The combined arrays, in shape; all workers call it with equal pieces."""
+    """Return the combined arrays, in shape; all workers call it with equal pieces."""
     results = [np.empty(array.shape, array.dtype) for array in arrays]
     parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
     combined = [result.reshape(-1).view(np.uint8) for result in results]

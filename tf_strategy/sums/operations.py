@@ -32,7 +32,7 @@ _WIRE_OF = {
 
 
 class Operations:
-    """What the strategy's reductions are made of; in eager mode they run at once."""
+    """Operations of the strategy's reductions; in eager mode they run at once."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
@@ -46,7 +46,7 @@ class Operations:
     def reduce(
         self, op: Op, tensors: Sequence[tf.Tensor], *, exact: tuple[int, ...] | None = None
     ) -> list[tf.Tensor]:
-        """The sums or means over all workers, of the same shapes and types.
+        """Return the sums or means over all workers, of the same shapes and types.
 
         What a graph knows the shapes of has device memory of its own, and so have gradients, which come again in these
         shapes in every step; all other tensors share some, and may be of any shapes. All but the `exact` ones are
@@ -110,7 +110,7 @@ class Operations:
         return [results[number] for number in range(len(raw))]
 
     def _pushed(self, tensors: ReducedTensors, bucket: int, raw: list[tf.Tensor]) -> tf.Tensor:
-        """Where rounds are timed, the first push brings along how long before it the last variable's gradient came."""
+        """Push a bucket; where rounds are timed, the first push has the time since the last variable's gradient."""
 
         def push(*arrays: np.ndarray) -> np.int64:
             self._rounds.push(tensors, bucket, arrays[: len(raw)], *map(float, arrays[len(raw) :]))
@@ -179,7 +179,7 @@ class Operations:
 
 
 def _operation(function: Callable[..., Any], inputs: list[tf.Tensor], types: list[tf.DType]) -> list[tf.Tensor]:
-    """A stateful operation that calls a Python function on arrays."""
+    """Return a stateful operation that calls a Python function on arrays."""
     results = tf.numpy_function(function, inputs, types, stateful=True)
     return list(results) if isinstance(results, list | tuple) else [results]
 
@@ -199,7 +199,7 @@ def _as(result: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
-    """How values of all workers are combined: what `tf.distribute` asks of any strategy."""
+    """Combination of all workers' values: what `tf.distribute` asks of any strategy."""
 
     def __init__(self, operations: Operations) -> None:
         super().__init__()
@@ -220,8 +220,10 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
 
     def sums_of_gradients(self, gradients: list[Any], exact: Sequence[int]) -> list[Any]:
-        """The sums, in one synchronisation, of what comes again in the same shapes in every step; of `exact` numbers no
-        gradients, but what is wanted as it is."""
+        """Return the sums, in one synchronisation, of tensors that come again in the same shapes in every step.
+
+        Tensors of `exact` numbers are no gradients, and wanted as they are.
+        """
         return self._combined(ReduceOp.SUM, [as_tensor(local_value(one)) for one in gradients], exact)
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
@@ -273,7 +275,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
 
 def wire_type_of(dtype: tf.DType, what: str) -> DType:
-    """The type that a tensor has on the wire; TypeError, with the remedy, where devices cannot add it."""
+    """Return the type that a tensor has on the wire; TypeError, with the remedy, if devices cannot add it."""
     wire = _WIRE_OF.get(dtype)
     if wire is None:
         known = ", ".join(sorted(known.name for known in _WIRE_OF))
@@ -285,7 +287,7 @@ def wire_type_of(dtype: tf.DType, what: str) -> DType:
 
 
 def as_tensor(value: Any, like: Any = None) -> Any:  # noqa: ANN401
-    """A tensor, rows or a replica's value as they are; a number as a tensor of the type that `like` has, if any."""
+    """Return a tensor, rows or a replica's value as they are; a number as a tensor of the type of `like`, if any."""
     if tf.is_tensor(value) or has_replica_values(value):
         return value
     return tf.convert_to_tensor(value, dtype=getattr(like, "dtype", None))
@@ -298,5 +300,5 @@ def require_bits(dtype: tf.DType, what: str) -> None:
 
 
 def stored(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor in the type in which the wire stores it: bfloat16 as uint16."""
+    """Return the tensor in the type in which the wire stores it: bfloat16 as uint16."""
     return tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor

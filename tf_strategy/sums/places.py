@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Where workers are in their programs, and in words how they differ, or who has not come."""
+"""Places of workers in their programs, and words on their differences, or on ranks that have not come."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ _APART = (
 
 @dataclass(frozen=True)
 class ProgramPlace:
-    """What a worker synchronises, and of which types and shapes."""
+    """Place of a worker in its program: what it synchronises, and of which types and shapes."""
 
     subject: str
     kinds: tuple[str, ...] = ()
-    """Of each tensor, such as "float32[3, 4]"."""
+    """Kind of each tensor, such as "float32[3, 4]"."""
 
     @cached_property
     def fingerprint(self) -> int:
@@ -30,7 +30,7 @@ class ProgramPlace:
 
     @cached_property
     def encoded(self) -> bytes:
-        """What `decoded` takes."""
+        """Bytes that `decoded` takes."""
         return json.dumps([self.subject, self.kinds]).encode()
 
     def __str__(self) -> str:
@@ -39,18 +39,18 @@ class ProgramPlace:
 
 
 def fingerprint_of(said: bytes) -> int:
-    """A number below 2^62, so that it fits an int64, that tells what is said apart."""
+    """Return a number below 2^62, so that it fits an int64, that tells statements apart."""
     return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") >> 2
 
 
 def decoded(blob: bytes) -> ProgramPlace:
-    """The place that another rank encoded."""
+    """Return the place that another rank encoded."""
     subject, kinds = json.loads(blob)
     return ProgramPlace(subject, tuple(kinds))
 
 
 def difference_of(places: Sequence[ProgramPlace]) -> str:
-    """Who is where (by rank), and what to do; of tensors that differ in type or shape alone, the first."""
+    """Return the place of each rank, and what to do; of tensors that differ in type or shape alone, the first."""
     subject = places[0].subject
     if len({(place.subject, len(place.kinds)) for place in places}) > 1:
         return f"the workers' programs have come apart: {_by_rank(places, str)}; {_APART}"
@@ -75,7 +75,7 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 
 def told(error: StallError | DeadRankError, rank: int, where: str, advice: str = "") -> CoarseError:
-    """The same error: where a rank waited, whom for, and what to do."""
+    """Return the same error with the place of a rank's wait, the ranks it waits for, and what to do."""
     here = f"rank {rank} waited at {where}"
     more = f"; {advice}" if advice else ""
     why, gone, _ = str(error).removeprefix(f"rank {rank}: ").partition(" without pushing ")

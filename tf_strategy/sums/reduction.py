@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which tensors one reduction has, which of them share which bucket, and the arrays in which TensorFlow gets sums."""
+"""Tensors of one reduction, their buckets, and the arrays in which TensorFlow gets sums."""
 
 import sys
 from collections import defaultdict
@@ -19,7 +19,7 @@ _ALIGN_BYTES = 64
 
 @dataclass(frozen=True)
 class ReducedTensors:
-    """The tensors of one reduction, in order; reductions that are alike use the same keys, one after the other."""
+    """Tensors of one reduction, in order; equal reductions use the same keys, one after the other."""
 
     op: Op
     wires: tuple[DType, ...]
@@ -56,18 +56,18 @@ class ReducedTensors:
 
     @cached_property
     def place(self) -> ProgramPlace:
-        """What workers say to one another when they are about to reduce these."""
+        """Place that workers tell one another when they are about to reduce these."""
         kinds = [f"{wire.label}{list(shape)}" for wire, shape in zip(self.wires, self.shapes, strict=True)]
         return ProgramPlace("a sum" if self.op is Op.SUM else "a mean", tuple(kinds))
 
 
 def members_of(plan: BucketPlan) -> tuple[int, ...]:
-    """The numbers of a bucket's tensors."""
+    """Return the numbers of a bucket's tensors."""
     return tuple(int(name) for name in plan.names)
 
 
 def _counts(memories: list[np.ndarray]) -> list[int]:
-    """References to each array: the list's own, a few of this function's, and one of each view, however indirect."""
+    """Return references to each array: the list's, a few of this function's, and one of each view."""
     counts = []
     for memory in memories:
         counts.append(sys.getrefcount(memory))
@@ -75,7 +75,7 @@ def _counts(memories: list[np.ndarray]) -> list[int]:
 
 
 (_ALONE,) = _counts([np.empty(1)])
-"""References to an array that nobody else holds; interpreters differ in how they count."""
+"""References to an array that has no other holder; interpreters differ in how they count."""
 
 
 class ResultPool:
@@ -98,7 +98,7 @@ class ResultPool:
         return _aligned(memories[-1])
 
     def copy_of(self, array: np.ndarray) -> np.ndarray:
-        """A contiguous array's values and shape in such memory."""
+        """Return a contiguous array's values and shape in such memory."""
         copy = self.take(array.nbytes).view(array.dtype).reshape(array.shape)
         np.copyto(copy, array)
         return copy

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 _FEW_BYTES = 4096
 """Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
 SAID_BYTES = 64
-"""What a worker may say beside where it is."""
+"""Bytes that a worker may say beside its place."""
 _BEFORE = 2
 """int64 before what it says: where it is, and the number of synchronisations so far."""
 
@@ -64,7 +64,7 @@ class Rounds:
         self.tells_gradients = changes_sums(runtime.strategy)
         """True if the job's strategy treats gradients otherwise than what else is summed."""
         self.recorder: Recorder | None = None
-        """What wants to know when buckets are pushed and taken."""
+        """Recorder that wants to know when buckets are pushed and taken."""
 
     # --- sums, bucket by bucket
 
@@ -94,7 +94,7 @@ class Rounds:
 
     @failures.noted
     def take(self, tensors: ReducedTensors, bucket: int) -> list[np.ndarray]:
-        """The results of one bucket, in shape, in storage types; buckets are taken in order once all were pushed."""
+        """Return the results of one bucket, in shape, in storage types; take buckets in order once all were pushed."""
         site = self._sites[tensors]
         with self._recorded("take", site, bucket):
             if bucket == 0:
@@ -111,12 +111,12 @@ class Rounds:
         return results
 
     def is_timed(self, tensors: ReducedTensors) -> bool:
-        """Whether someone may want to know when these come."""
+        """Return whether a recorder may want to know when these come."""
         return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime, self._runtime.strategy)
 
     @property
     def dual_sync(self) -> "DualSync | None":
-        """What was measured and decided for the largest of the sums that are timed; None before that."""
+        """Measurements and decisions for the largest of the sums that are timed; None before that."""
         timed = [site for tensors, site in self._sites.items() if self.is_timed(tensors)]
         largest = max(timed, key=lambda site: site.tensors.nbytes, default=None)
         return None if largest is None else largest.reducer.dual_sync
