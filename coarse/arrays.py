@@ -101,7 +101,7 @@ def pull(name: str, out: np.ndarray | None = None) -> Handle:
 def push_pull(
     array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
-    """All workers' arrays combined, as a new array; on the same GPU for one that is on a GPU (docs/gpu.md).
+    """Return all workers' arrays combined, as a new array; on the same GPU for one that is on a GPU (docs/gpu.md).
 
     After a StallError the same call, with the same values, goes on waiting for the same result.
     """
@@ -133,7 +133,7 @@ def push_pull_async(
 def grouped_push_pull(
     arrays: Sequence[np.ndarray], name: str, op: Op = Op.AVERAGE, priority: int = 0
 ) -> list[np.ndarray]:
-    """Each of several arrays combined with all workers', as new arrays: they travel as one tensor for each type.
+    """Return each of several arrays combined with all workers', as new arrays, sent as one tensor for each type.
 
     For many small arrays; all workers give equally many, of the same types and shapes in the same order. After a
     StallError the same call goes on, as that of push_pull does.
@@ -203,7 +203,7 @@ def forget(name: str) -> None:
 
 
 def statistics(*, all_devices: bool = False) -> dict[str, Any]:
-    """Bytes and seconds: per key and link of this worker, and what each device of its node counts, or of all nodes.
+    """Return bytes and seconds: per key and link of this worker, and the counts of each device of its node, or of all.
 
     `between_nodes` has what this worker's collectives (coarse.collectives) sent to and received from other nodes, in
     bytes by purpose. `facts` are what each worker has measured and told all others, and `rounds` by optimizer who sums

@@ -251,7 +251,7 @@ class Runtime:
     def __init__(
         self, config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts | None = None
     ) -> None:
-        """All ranks open theirs together; `parts` makes what differs between drivers."""
+        """Open this rank; all ranks open theirs together. `parts` makes what differs between drivers."""
         self._thread: threading.Thread | None = None
         self.is_closed = False
         with ExitStack() as opened:
@@ -348,7 +348,7 @@ class Runtime:
             self._opened.close()
 
     def carried_between_nodes(self) -> tuple[int, int]:
-        """Bytes that this rank's device, and its groups of workers, sent to and received from other nodes."""
+        """Return the bytes that this rank's device and groups of workers sent to and received from other nodes."""
         by_device = (0, 0) if self._service is None else self._service.carried_between_nodes()
         by_groups = (0, 0) if self.groups is None else self.groups.traffic.total()
         return by_device[0] + by_groups[0], by_device[1] + by_groups[1]

@@ -91,7 +91,7 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
 
 
 def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, object] | str | Path | None") -> None:
-    """ConfigError where `init` is called again and asks for something else."""
+    """Raise ConfigError if `init` is called again and asks for something else."""
     from coarse.protocol.config import Config, load_config
 
     if config is None:
@@ -154,7 +154,7 @@ def _join(
 
 
 def require_processor() -> None:
-    """UnsupportedError where records in mapped memory could be read before they are written; see [Note: fences]."""
+    """Raise UnsupportedError if records in mapped memory could be read before they are written; see [Note: fences]."""
     if platform.machine() not in _ORDERED:
         raise UnsupportedError(
             f"ranks share memory in ways that need x86-64's order of stores, and {socket.gethostname()} is a "
@@ -244,7 +244,7 @@ def current() -> "Runtime":
 
 
 def _why_not_again() -> str:
-    """Why a process that has called `init` cannot call it again."""
+    """Return why a process that has called `init` cannot call it again."""
     if _forked:
         return _FORKED
     if _runtime is not None:
@@ -256,7 +256,7 @@ def _why_not_again() -> str:
 
 
 def _require_mpi_not_ended() -> None:
-    """UnsupportedError where the script has ended MPI."""
+    """Raise UnsupportedError if the script has ended MPI."""
     from mpi4py import MPI
 
     if MPI.Is_finalized():
@@ -272,7 +272,7 @@ def has_joined() -> bool:
 
 
 def ignore_users_signals() -> None:
-    """On a memory device: let signals pass that mpirun and schedulers send to all ranks, and that are for the script.
+    """Let signals pass, on a memory device, that mpirun and schedulers send to all ranks for the script.
 
     A handler in C, as of faulthandler, stays: Python does not know it, so the kernel is asked.
     """

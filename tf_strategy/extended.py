@@ -40,11 +40,11 @@ class UnsupportedMethods:
     """
 
     def _make_dataset_iterator(self, dataset: Any) -> NoReturn:  # noqa: ANN401
-        """Every worker would get the same part of each batch."""
+        """Refuse: every worker would get the same part of each batch."""
         raise _refused("make_dataset_iterator", "strategy.experimental_distribute_dataset(dataset)")
 
     def _make_input_fn_iterator(self, input_fn: Any, replication_mode: Any = None) -> NoReturn:  # noqa: ANN401
-        """Every worker would be told that it is the only input pipeline."""
+        """Refuse: every worker would be told that it is the only input pipeline."""
         raise _refused("make_input_fn_iterator", "strategy.distribute_datasets_from_function(dataset_fn)")
 
     def _experimental_make_numpy_dataset(self, numpy_input: Any, session: Any) -> NoReturn:  # noqa: ANN401
@@ -54,7 +54,7 @@ class UnsupportedMethods:
     def _experimental_run_steps_on_iterator(
         self, fn: Any, iterator: Any, iterations: Any, initial_loop_values: Any = None  # noqa: ANN401
     ) -> NoReturn:
-        """Its results of the last step would be this worker's."""
+        """Refuse: its results of the last step would be this worker's."""
         raise _refused("experimental_run_steps_on_iterator", "a loop of strategy.run within a tf.function")
 
     def _configure(
@@ -64,7 +64,7 @@ class UnsupportedMethods:
         task_type: Any = None,  # noqa: ANN401
         task_id: Any = None,  # noqa: ANN401
     ) -> NoReturn:
-        """Workers would be looked for in a cluster of TensorFlow's."""
+        """Refuse: workers would be looked for in a cluster of TensorFlow's."""
         raise _refused("configure", "mpirun or coarse run, which say who the workers are")
 
 
@@ -134,7 +134,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     @contextmanager
     def summed_gradients(self) -> Iterator[None]:
-        """Within, an optimizer has gradients that are sums over all workers, and all that it writes is equal."""
+        """Give a context in which an optimizer has sums over all workers as gradients, and its writes are equal."""
         self.gradients_are_summed = True
         try:
             yield

@@ -60,7 +60,7 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 @contextmanager
 def typed() -> Iterator[None]:
-    """Within, errors of coarse come with their own types, TensorFlow's as their cause."""
+    """Give a context in which errors of coarse come with their own types, TensorFlow's as their cause."""
     try:
         yield
     except Exception as error:

@@ -98,7 +98,7 @@ def _keeps_itself(callback: object) -> bool:
 
 
 def refuse_another_keeper(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """ConfigError where BackupAndRestore would have `fit` begin at an epoch of its own."""
+    """Raise ConfigError if BackupAndRestore would have `fit` begin at an epoch of its own."""
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise ConfigError(
             "Resumable and BackupAndRestore both say with which epoch fit begins; leave BackupAndRestore out while "

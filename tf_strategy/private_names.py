@@ -80,7 +80,7 @@ __all__ = [
 
 
 def per_replica(value: object) -> object:
-    """One replica's nested values as PerReplica values."""
+    """Return one replica's nested values as PerReplica values."""
     return distribute_utils.regroup((value,), always_wrap=True)
 
 
@@ -100,12 +100,12 @@ def local_value(value: object) -> object:
 
 
 def of_replica(nested: Any) -> Any:  # noqa: ANN401
-    """Nested values as this process's one replica sees them; variables stay what they are."""
+    """Return nested values as this process's one replica sees them; variables stay what they are."""
     return distribute_utils.select_replica(0, nested)
 
 
 def regrouped(nested: Any) -> Any:  # noqa: ANN401
-    """One replica's nested results as the strategy's."""
+    """Return one replica's nested results as the strategy's."""
     return distribute_utils.regroup((nested,))
 
 
@@ -135,7 +135,7 @@ def on_replica_write(variable: object, note: Callable[[tf.Variable], None]) -> N
 
 
 def variables_of_traced_functions() -> list[tf.Variable]:
-    """All variables used so far in the functions that are being traced."""
+    """Return all variables used so far in the functions that are being traced."""
     graphs = _graphs_being_traced()
     return list(graphs[-1]._watched_variables) if graphs else []  # those of the functions within are among them
 
@@ -166,7 +166,7 @@ def _written_in(graph: FuncGraph, numbers: dict[int, int]) -> set[int]:
 
 
 def strays_written() -> list[tf.Variable]:
-    """Variables of no strategy that the functions being traced have assigned so far, but not by calling others."""
+    """Return the variables of no strategy that the traced functions have assigned themselves so far."""
     handles = [
         handle
         for graph in _graphs_being_traced()

@@ -246,7 +246,7 @@ class Resumable(keras.callbacks.Callback):
     # --- refusals
 
     def _require_repeatable_data(self, strategy: CoarseStrategy) -> None:
-        """ConfigError where data do not come again; see [Note: data again]."""
+        """Raise ConfigError if data do not come again; see [Note: data again]."""
         batches, data = self._fit.batches, private_keras.data_of(self._fit.batches)
         if not isinstance(data, PartDataset):
             raise ConfigError(
@@ -296,7 +296,7 @@ class _TwicePut:
 
 
 def _others(model: keras.Model) -> list[Any]:
-    """Variables that are not trained, states of seed generators among them, each once."""
+    """Return the variables that are not trained, states of seed generators among them, each once."""
     trained = {id(variable) for variable in model.trainable_variables}
     return [variable for variable in model.variables if id(variable) not in trained]
 

@@ -92,7 +92,7 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
-        """Within, variables are made for this strategy; errors of synchronisation come with their own types."""
+        """Give a context in which variables are made for this strategy, and errors have their own types."""
         with failures.typed(), super().scope():
             yield self
 
@@ -102,7 +102,7 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @contextmanager
     def transfers_recorded(self) -> Iterator[Recorder]:
-        """Within, every bucket's push and take is recorded, which costs some microseconds each."""
+        """Give a context in which every bucket's push and take is recorded, which costs some microseconds each."""
         self._rounds.recorder = recorder = Recorder()
         try:
             yield recorder

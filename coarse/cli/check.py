@@ -181,7 +181,7 @@ def _mpi_library() -> str:
 
 
 def _table(title: str, rows: dict[str, str]) -> Table:
-    """Names and values, side by side."""
+    """Return the names and values, side by side."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
 
 def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
-    """Every check of a strategy, in order; none after one that shows what is wrong.
+    """Yield every check of a strategy, in order; none after one that shows what is wrong.
 
     Raises:
         ConfigError: no such class, or options that it does not take.

@@ -136,7 +136,7 @@ def _predict_luwu(asked: Asked, out: Path, *, prefetch: bool) -> None:
 
 
 def _require_only(context: typer.Context, taken: Collection[str | None], whose: str) -> None:
-    """ConfigError where an option was given that means nothing for the modes."""
+    """Raise ConfigError if an option was given that means nothing for the modes."""
     stated = stated_keys(context)
     for param in context.command.params:
         if param.name in stated and param.name not in taken:
@@ -193,7 +193,7 @@ def _timeline(name: str, run: Simulated, out: Path) -> Timeline:
 
 
 def _notes_on(name: str, run: Simulated) -> list[str]:
-    """Sentences on what a data-parallel mode's run leaves out, and what became of it."""
+    """Return the sentences on what a data-parallel mode's run leaves out, and what became of it."""
     report = run.report
     return profile_notes(name, run.job, mean_durations(report.iterations), report.profiles)
 

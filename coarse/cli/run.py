@@ -149,7 +149,7 @@ def _show_help(program: Sequence[str], arguments: Sequence[str]) -> NoReturn:
 
 
 def _require_room(configured: Config, partition: str) -> None:
-    """ConfigError where the machine of an emulated job has no places for the ranks, before any of them starts."""
+    """Raise ConfigError if the machine of an emulated job has no places for the ranks, before any of them starts."""
     if configured.emulate is None:
         return
     from coarse.emulation.modelled import modelled_cluster  # which loads the hardware's models, as no live run does
@@ -209,7 +209,7 @@ def _account_of(configured: Config) -> Path | None:
 
 
 def _require_restartable(configured: Config, endures: Endurance, cluster: str | None) -> None:
-    """ConfigError where --restarts, --keep and --resume do not go together with something else."""
+    """Raise ConfigError if --restarts, --keep and --resume do not go together with something else."""
     if endures.is_asked and configured.emulate is not None:
         raise ConfigError(
             "--restarts, --keep and --resume go on with a job in which emulated time would begin anew; leave out "

@@ -86,7 +86,7 @@ def _folder_of(mode: str) -> str:
 
 
 def _require_written(path: Path, mode: str) -> None:
-    """ConfigError where a run that ended well has left no file: one of an earlier run is not taken for it."""
+    """Raise ConfigError if a run that ended well has left no file: one of an earlier run is not taken for it."""
     if not path.exists():
         raise ConfigError(f"mode {mode}: the script has ended and {path} was not written; does it call init()?")
 

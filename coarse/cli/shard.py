@@ -81,7 +81,7 @@ def shard(
 
 
 def _require_unstated(context: typer.Context) -> None:
-    """ConfigError where an option is stated that a search chooses."""
+    """Raise ConfigError if an option is stated that a search chooses."""
     for key in _SEARCHED:
         if key in stated_keys(context):
             flag = f"--{key.replace('_', '-')}"

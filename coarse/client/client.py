@@ -158,7 +158,7 @@ class Client:
             self._await(state)
 
     def require_resumable(self, pushes: Iterable[tuple[Descriptor, np.ndarray]]) -> None:
-        """InFlightError where one of several calls of `push_pull_again` would go on with other values."""
+        """Raise InFlightError if one of several calls of `push_pull_again` would go on with other values."""
         for descriptor, array in pushes:
             state = self.protocol.named.get(descriptor.name)
             if state is not None and state.stalled:
@@ -209,7 +209,7 @@ class Client:
             self.link.ring_bells()
 
     def require_quiet(self) -> None:
-        """InFlightError unless all results have been taken; of a name that failed there is none to take."""
+        """Raise InFlightError unless all results have been taken; of a name that failed there is none to take."""
         with self._lock:
             names = self.protocol.untaken()
         if names:
@@ -219,7 +219,7 @@ class Client:
             )
 
     def require_complete(self, what: str) -> None:
-        """InFlightError unless the result of all that this worker has pushed is there."""
+        """Raise InFlightError unless the result of all that this worker has pushed is there."""
         with self._lock:
             self.link.read()
             names = [self.protocol.keys[key].descriptor.name for key in self.protocol.in_flight]
@@ -346,7 +346,7 @@ class Client:
     # --- regions
 
     def allocate(self, device: int, nbytes: int, *, is_of_key: bool = False) -> tuple[int, np.ndarray]:
-        """Device memory that is not synchronised: its offset and its bytes; `is_of_key`: where regions of keys lie."""
+        """Return device memory that is not synchronised: its offset and its bytes; `is_of_key`: among keys' regions."""
         token = self.protocol.next_token()
         request = Allocate(self.protocol.client, token, nbytes, is_of_key=is_of_key)
         answer = self.link.ask([ToDevice(device, request)], [token], "device memory")[0]
@@ -370,7 +370,7 @@ class Client:
         return state is not None and state.offset >= 0 and self._regions.holds(state, array)
 
     def links(self) -> dict[str, float]:
-        """Bytes that this worker copied to and from each device."""
+        """Return the bytes that this worker copied to and from each device."""
         return self._regions.links()
 
     def deregister(self, name: str) -> None:

@@ -81,7 +81,7 @@ class GpuCopies:
             users.wait_for(stream.record())
 
     def announce(self, state: ClientKey, *, present: bool) -> None:
-        """All of a contribution is in its region: on a GPU, once the stream that writes it is through."""
+        """Announce a contribution that is whole in its region: on a GPU, once the stream that writes it is through."""
         records = self._link.protocol.announce(state.key, 0, state.plan.num_shards, present=present)
         region = self._regions.view(state) if present else None
         if not is_on_gpu(region):
@@ -178,7 +178,7 @@ class GpuCopies:
         return found
 
     def require_working(self) -> None:
-        """GpuError where the thread that sends has ended for one: nothing would leave any more."""
+        """Raise GpuError if the thread that sends has ended for one: nothing would leave any more."""
         if self._failed is not None:
             raise self._failed
 
@@ -274,7 +274,7 @@ class GpuCopies:
 
 
 def _pages_at(begin: int, end: int) -> np.ndarray:
-    """(end - begin,) uint8, the memory at an address of this process; the caller knows that it is mapped."""
+    """Return (end - begin,) uint8, the memory at an address of this process; the caller knows that it is mapped."""
     pages: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * (end - begin)).from_address(begin))
     return pages
 

@@ -258,7 +258,7 @@ class Lending:
 
 
 def _devices_of(state: ClientKey) -> tuple[int, ...]:
-    """Devices that add a key's shards."""
+    """Return the devices that add a key's shards."""
     return tuple({device: None for device, _, _ in state.targets})
 
 

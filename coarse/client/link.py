@@ -171,7 +171,7 @@ class DeviceLink:
         return self.has_failed
 
     def left_of(self, members: Collection[int] | None) -> tuple[int, ...]:
-        """Those of these workers (None: of all) that have shut down, in that order, as far as this one has read."""
+        """Return those of these workers (None: of all) that have shut down, in that order, as far as read."""
         return tuple(client for client in self.protocol.left if members is None or client in members)
 
     def left_error(self, left: Sequence[int], what: str) -> DeadRankError:

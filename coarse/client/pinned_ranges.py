@@ -31,7 +31,7 @@ class PinnedRanges:
         self._ends.insert(index, end)
 
     def pieces(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """[begin, end) in pieces of which none reaches from one pinned range into another, or out of one."""
+        """Return [begin, end) in pieces of which none reaches from one pinned range into another, or out of one."""
         edges = {edge for known in self._within(begin, end) for edge in known if begin < edge < end}
         bounds = [begin, *sorted(edges), end]
         return list(pairwise(bounds))

@@ -42,7 +42,7 @@ class Probing:
             yield from self.probes_of(device)
 
     def profile(self, device: int, seconds: Mapping[ProbeCopy, float]) -> ProxyProfile:
-        """One device's part of what was measured."""
+        """Return one device's part of what was measured."""
         return ProxyProfile(
             device=device,
             is_local=device == self.local,

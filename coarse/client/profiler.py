@@ -48,7 +48,7 @@ def measured_facts(client: Client, strategy: Strategy, cluster: Cluster, clock: 
 
 
 def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[ProbeCopy, float]:
-    """Seconds of all probes of one device: a record's way, and copies into its memory."""
+    """Return the seconds of all probes of one device: a record's way, and copies into its memory."""
     offset, region = client.allocate(device, probing.sizes[-1], is_of_key=True)
     with _payload(client, region) as payload:
         copy = client.copies.now if is_on_gpu(region) or is_on_gpu(payload) else np.copyto
@@ -86,7 +86,7 @@ def _payload(client: Client, region: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _on_gpu(gpu: int, nbytes: int) -> np.ndarray | None:
-    """(nbytes,) uint8 on a GPU; None where it has no room."""
+    """Return (nbytes,) uint8 on a GPU; None where it has no room."""
     try:
         return cast(np.ndarray, gpus().empty(gpu, (nbytes,), np.dtype(np.uint8)))
     except CapacityError:
@@ -94,7 +94,7 @@ def _on_gpu(gpu: int, nbytes: int) -> np.ndarray | None:
 
 
 def _latency_s(client: Client, device: int, clock: Clock) -> float:
-    """Half of the shortest round trip of a record."""
+    """Return half of the shortest round trip of a record."""
     trips = []
     for _ in range(_PINGS):
         token = client.protocol.next_token()
@@ -111,7 +111,7 @@ def _copy_s(
     payload: np.ndarray,  # (n,) uint8
     clock: Clock,
 ) -> float:
-    """Seconds of a copy into the region, the shortest of a few."""
+    """Return the seconds of a copy into the region, the shortest of a few."""
     seconds = []
     for _ in range(_SMALL_COPIES if len(payload) < _SMALL_BYTES else _COPIES):
         began_s = clock.now_s()

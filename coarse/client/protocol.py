@@ -185,7 +185,7 @@ class ClientProtocol:
         return self.epoch >= self._announced
 
     def end_profile(self) -> None:
-        """All tables of the epoch that was announced have been waited for."""
+        """End a profile whose tables of all clients have been waited for."""
         self._profiled = self._announced
 
     @property
@@ -229,7 +229,7 @@ class ClientProtocol:
         return self.plan_of(descriptor).homes[self.client]
 
     def register(self, descriptor: Descriptor, offset: int = -1) -> list[ToDevice]:
-        """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
+        """Register the first use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
 
         A key that already has a region of this size from an earlier epoch keeps it. One that is given a place, an
         `offset` in an arena of this client's at its `route`, can be pushed at once.
@@ -325,7 +325,7 @@ class ClientProtocol:
             state.stalled = digest
 
     def require_resumable(self, key: int, digest: bytes) -> None:
-        """InFlightError where a call whose wait has stalled would be made again with values of another digest."""
+        """Raise InFlightError if a call whose wait has stalled would be made again with values of another digest."""
         state = self.keys[key]
         if state.stalled != digest:
             raise not_resumed(self.client, state.descriptor.name)
@@ -340,7 +340,7 @@ class ClientProtocol:
         self.keys[key].stalled = b""
 
     def announce(self, key: int, first: int, last: int, *, present: bool) -> list[ToDevice]:
-        """Shards [first, last) lie in the region: tell the devices that synchronise them."""
+        """Announce shards [first, last), which lie in the region, to the devices that synchronise them."""
         state = self.keys[key]
         records = []
         for device, begin, end in state.targets:
@@ -356,7 +356,7 @@ class ClientProtocol:
         return {key for key, state in self.keys.items() if state.phase is KeyPhase.IN_FLIGHT}
 
     def untaken(self) -> list[str]:
-        """Names whose result is still to come, or to be taken; of a name that failed there is none."""
+        """Return the names whose result is still to come, or to be taken; of a name that failed there is none."""
         return [state.descriptor.name for state in self.keys.values() if not state.is_free]
 
     @property
@@ -385,7 +385,7 @@ class ClientProtocol:
         return tuple(d for d in range(self.placement.num_devices) if d not in answers)
 
     def missing_clients(self, key: int) -> tuple[int, ...]:
-        """Clients that have not pushed a key, as far as the answers tell.
+        """Return the clients that have not pushed a key, as far as the answers tell.
 
         A device that has done its shards waits for everybody's next push: so it is where it names this
         client, whose push is under way, and so it may be where it names all while another is silent.
@@ -402,7 +402,7 @@ class ClientProtocol:
         return tuple(sorted(found))
 
     def done_at(self, token: int) -> int | None:
-        """Shards whose result had come when a device answered a Reclaim (see Reclaimed); None where it has not yet."""
+        """Return the shards whose result had come when a device answered a Reclaim; None before that."""
         return self._done_then.get(token)
 
     def end_reclaim(self, token: int) -> None:

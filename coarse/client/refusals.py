@@ -35,7 +35,7 @@ def require_fit(rank: int, descriptor: Descriptor, out: AnyArray) -> None:
 
 
 def unregistered(rank: int, descriptor: Descriptor, waited_s: float) -> StallError:
-    """No device answered when a key was first used."""
+    """Return the error of a key's first use that no device answered."""
     return StallError(
         f"rank {rank}: no memory device gave {descriptor.name!r} its {descriptor.nbytes} bytes "
         f"within {waited_s:g} s; see whether one hangs, or raise stall_timeout_s"

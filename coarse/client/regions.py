@@ -81,7 +81,7 @@ class KeyRegions:
         self._link_bytes[link] = self._link_bytes.get(link, 0) + nbytes
 
     def links(self) -> dict[str, float]:
-        """Bytes that this worker copied to and from each device."""
+        """Return the bytes that this worker copied to and from each device."""
         return {f"{way} device {device}": nbytes for (way, device), nbytes in self._link_bytes.items()}
 
 

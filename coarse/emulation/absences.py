@@ -97,12 +97,12 @@ class Absences:
         self.found: dict[int, Absence] = {}
 
     def on_progress(self) -> None:
-        """Something has happened."""
+        """Note that an event has come."""
         self._still_since_s = self._clock.now_s()
         self._used_s = {}
 
     def look(self) -> bool:
-        """Nothing has happened since the last look, though something is due; return whether time may go on now."""
+        """Look while no event comes though one is due; return whether time may go on now."""
         if self._clock.now_s() - self._still_since_s < _GLANCE_S:
             return False
         holders = [each for each in self._horizon.holders() if each < self._num_workers]
@@ -139,7 +139,7 @@ class Absences:
         )
 
     def _cpu_s(self, worker: int) -> float:
-        """CPU seconds of a worker's threads, but for coarse's own."""
+        """Return CPU seconds of a worker's threads, but for coarse's own."""
         ticks = (int(each[_USER]) + int(each[_SYSTEM]) for each in self._threads(worker))
         return sum(ticks) / os.sysconf("SC_CLK_TCK")
 

@@ -296,7 +296,7 @@ class TrainingReport:
         return [row.end_s - row.begin_s for row in self.iterations]
 
     def text(self) -> str:
-        """Lines for people."""
+        """Return the lines for people."""
         lines = [f"coarse: emulated on {self.machine}: {self.num_workers} workers; {self._pace()}"]
         if reason := self._no_result():
             return "\n".join((*lines, f"coarse: {reason}"))
@@ -355,7 +355,7 @@ class TrainingReport:
         (folder / RUN_FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def _no_result(self) -> str | None:
-        """Why the times mean nothing; None where they do."""
+        """Return why the times mean nothing; None if they mean something."""
         if self.num_late > ALLOWED_LATE_SHARE * self.num_transfers:
             return (
                 f"{self.num_late / self.num_transfers:.1%} of {self.num_transfers} transfers were submitted after "

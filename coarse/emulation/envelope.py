@@ -84,7 +84,7 @@ class Submission(NamedTuple):
     frame: bytes
 
     def pack(self) -> bytes:
-        """Its bytes."""
+        """Return its bytes."""
         head = (self.begin_s, self.nbytes, self.source, self.target, self.endpoint, self.way, self.priority)
         return _SUBMISSION.pack(*head) + self.frame
 
@@ -99,7 +99,7 @@ class FabricDelivery(NamedTuple):
     frame: bytes
 
     def pack(self) -> bytes:
-        """Its bytes."""
+        """Return its bytes."""
         return _DELIVERY.pack(self.due_s, self.way, self.peer) + self.frame
 
 
@@ -160,7 +160,7 @@ class KeyPlaces:
         return self._devices[key, client]
 
     def nbytes(self, key: int, first: int, last: int) -> int:
-        """Bytes of shards [first, last) in the current epoch."""
+        """Return the bytes of shards [first, last) in the current epoch."""
         descriptor = self._descriptors[key]
         itemsize = DType(descriptor.dtype).itemsize
         plan = self._placement.plan_of(descriptor.tensor(key), self._facts)

@@ -218,7 +218,7 @@ class FabricModel:
                 self._engine.move(port, path, nbytes, arrived, priority=submission.priority)
 
     def _ended(self, peer: int, number: int, submission: Submission, began_s: float) -> None:
-        """Bytes have taken their time."""
+        """End a transfer whose bytes have taken their time."""
         _, nbytes, source, target, _, way, _, _ = submission
         now_s, queue = self._engine.now_s, way.queue(source, target)
         begin_s = min(now_s, max(began_s, self._free_s.get(queue, 0.0)))
@@ -228,7 +228,7 @@ class FabricModel:
         self._arrived(peer, number, submission)
 
     def _meet(self, peer: int, submission: Submission) -> None:
-        """Workers at one point: they go on when the last has come."""
+        """Let workers meet at one point: they go on when the last has come."""
         self._met.append((peer, submission))
         if len(self._met) == len(self._worker_nodes):
             met, self._met = self._met, []

@@ -33,7 +33,7 @@ class FabricProcess:
         self.model = FabricModel(order.site, order.worker_nodes, self._deliver, order.rate_changes)
 
     def serve(self) -> None:
-        """Until all endpoints are gone."""
+        """Serve until all endpoints are gone."""
         mailbox, before = self._mailbox, (0, 0)
         while self._alive:
             mailbox.look()

@@ -66,7 +66,7 @@ class Ends(Departures):
         self._num_workers = num_workers
 
     def verdict(self) -> Verdict | None:
-        """Why the run must be ended now; None while it may go on."""
+        """Return why the run must be ended now; None while it may go on."""
         error = self.error()
         return None if error is None else Verdict(str(error), exit_status(self._failed[error.rank]) or 1)
 

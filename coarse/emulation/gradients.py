@@ -145,7 +145,7 @@ def _accumulator(descriptor: Descriptor) -> np.dtype:
 
 
 def _cut(region: np.ndarray, descriptors: Sequence[Descriptor]) -> list[np.ndarray]:
-    """(nbytes,) uint8 as one (n,) array for each descriptor."""
+    """Return (nbytes,) uint8 as one (n,) array for each descriptor."""
     arrays, begin = [], 0
     for descriptor in descriptors:
         nbytes = descriptor.num_elements * _accumulator(descriptor).itemsize

@@ -128,7 +128,7 @@ class _Group:
             self._begin(coming)
 
     def _begin(self, calls: dict[int, Call]) -> None:
-        """All have come."""
+        """Begin a call for which all have come."""
         joints = [calls[worker].joint for worker in self._meeting.members]
         if joints[0].kind is CollectiveKind.READ_PARTS and joints[0].buffer in self._storing:
             self._storing[joints[0].buffer].append(partial(self._begin, calls))

@@ -73,7 +73,7 @@ class EmulatedResult:
         return fmean(row.exposed_s for row in self._counted())
 
     def _counted(self) -> tuple[WorkerIteration, ...]:
-        """All but the first iteration, or period, in which keys are met; that one where it is alone."""
+        """Return all but the first iteration, or period, in which keys are met; that one where it is alone."""
         period = self.order.period
         return tuple(row for row in self.iterations if row.iteration >= period) or self.iterations
 

@@ -66,7 +66,7 @@ class WorkerClock:
 
     @contextlib.contextmanager
     def own_work(self, point: str | None = None) -> Iterator[None]:
-        """Within, what runs is coarse's and no compute. `point`: name of the point at which compute has stopped."""
+        """Give a context in which what runs is coarse's and no compute; compute has stopped at `point`."""
         self._depth += 1
         if self._depth == 1:
             began_s = self._box.now_s
@@ -92,13 +92,13 @@ class WorkerClock:
         self._compute.leave_out(thread)
 
     def begin_run(self) -> None:
-        """Emulated time begins anew."""
+        """Begin emulated time anew."""
         self._stretches.begin()
         self.computed_s = self.waited_s = 0.0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Within, this worker waits: the time that passes is no compute, and exposed."""
+        """Give a context within which this worker waits: the time that passes is no compute, and exposed."""
         with self.own_work("wait"):
             began_s = self._box.now_s
             self._num_waits += 1
@@ -144,7 +144,7 @@ class EmulatedLink(DeviceLink):
         """Threads that work for coarse alone: these have no emulated time."""
 
     def note(self, descriptor: Descriptor, *, is_workers: bool) -> None:
-        """Something begins that devices, or the workers, sum."""
+        """Note that a sum of devices, or of workers, begins."""
         self._log.note(
             Push(
                 *self.worker_clock.times(), descriptor.name, descriptor.num_elements, descriptor.dtype, descriptor.op,
@@ -195,7 +195,7 @@ class EmulatedLink(DeviceLink):
 
     @contextlib.contextmanager
     def within_world(self, name: str, is_of_all: bool) -> Iterator[None]:
-        """Within, the script waits in a collective of MPI's own, which moves bytes that have no emulated time."""
+        """Give a context in which the script waits in a collective of MPI's own, whose bytes have no emulated time."""
         if threading.current_thread() is not threading.main_thread() or self.worker_clock.is_within:
             yield
             return
@@ -339,7 +339,7 @@ class EmulatedLink(DeviceLink):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Within, emulated time goes no further than this worker's clock, though it waits."""
+        """Give a context in which emulated time goes no further than this worker's clock, though it waits."""
         moment_s = self._box.moment_s()
         self._is_held = True
         try:
@@ -375,7 +375,7 @@ class _Joined:
         self._num_left = num_calls
 
     def on_ended(self, _: float) -> None:
-        """One of them would be over on the machine."""
+        """Note that one of them would be over on the machine."""
         self._num_left -= 1
 
     @contextlib.contextmanager

@@ -273,7 +273,7 @@ def _job_on(cluster: ModelledCluster) -> Job:
 
 
 def _require_emulated(partition: PartitionTable, hosts: list[str], config: Config) -> None:
-    """ConfigError for what an emulated run cannot have."""
+    """Raise ConfigError for what an emulated run cannot have."""
     if len(set(hosts)) > 1:
         raise ConfigError(
             f"an emulated run has all ranks on one host, got {sorted(set(hosts))}; state its nodes by --nodes",

@@ -29,7 +29,7 @@ _TAKEN, _BOUND = 1, 2
 
 
 def _no_sizes(_: Record, __: int) -> None:
-    """Sizes of records that cost nothing."""
+    """Return no sizes, for records that cost nothing."""
 
 
 class EmulatedMailbox(Mailbox):
@@ -207,7 +207,7 @@ class EmulatedMailbox(Mailbox):
             self._publish()
 
     def go_on_until(self, emulated_s: float) -> None:
-        """Compute: nothing is submitted before then."""
+        """Compute until an emulated time; nothing is submitted before then."""
         self.now_s = max(self.now_s, emulated_s)
         self._publish(self.now_s, listens=False)
 
@@ -218,7 +218,7 @@ class EmulatedMailbox(Mailbox):
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Within, this endpoint waits for others by other means than the fabric, and submits nothing."""
+        """Give a context in which this endpoint waits by other means than the fabric, and submits nothing."""
         self._publish(float("inf"), listens=False)
         try:
             yield

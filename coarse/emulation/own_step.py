@@ -51,7 +51,7 @@ def own_step(
 
 
 def _job_of(job: Job, rows: Sequence[Iteration], compute: float) -> Job:
-    """One iteration of all workers: the first one's times, scaled by how much more the others computed."""
+    """Return one iteration of all workers: the first one's times, scaled by how much more the others computed."""
     first = rows[0]
     backward_s = max(first.backward_s, first.pushes[-1].at_s - first.begin_s)
     gradients = tuple(

@@ -50,7 +50,7 @@ class EmulatedProfiler:
         return agreed
 
     def _from_first(self, text: bytes) -> bytes:
-        """Worker 0's text, on all."""
+        """Return worker 0's text, on all."""
         length = np.array([len(text)], np.int64)
         self._comm.Bcast(length, root=0)
         found = np.zeros(int(length[0]), np.uint8)
@@ -59,7 +59,7 @@ class EmulatedProfiler:
         return found.tobytes()
 
     def _measure(self, volley: Volley) -> Seconds:
-        """All workers are at one emulated time, before it and after."""
+        """Return the seconds of a volley; all workers are at one emulated time, before it and after."""
         seconds = np.empty(len(volley.sends))
         if volley.owner == self._comm.Get_rank():
             begin_s = self._box.now_s

@@ -16,7 +16,7 @@ from coarse.runtime import end_job
 
 
 def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
-    """Memory devices serve, workers replay; worker 0 writes the rows.
+    """Run one rank: memory devices serve, workers replay; worker 0 writes the rows.
 
     A rank that fails tells the launcher why, and ends the whole run.
     """

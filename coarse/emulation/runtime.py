@@ -57,7 +57,7 @@ class EmulatedParts(LiveParts):
     """Job as decided last."""
 
     def __init__(self, job: Job | None, partition: PartitionTable | None, *, decide: Decide | None) -> None:
-        """None where they follow from a configuration: then a part of this class makes them."""
+        """Make the parts; None if they follow from a configuration: then a part of this class makes them."""
         if job is not None:
             self.job = job
         self.fabric: FabricChild | None = None
@@ -204,7 +204,7 @@ class EmulatedRank:
         self.runtime.world.Barrier()
 
     def take_report(self) -> FabricReport | None:
-        """On worker 0 after the runtime's `close`: as FabricChild.take_report; None on all others."""
+        """Return worker 0's report after the runtime's `close` (FabricChild.take_report); None on all others."""
         return None if self.parts.fabric is None else self.parts.fabric.take_report()
 
     def look(self, iteration: int) -> Profile:

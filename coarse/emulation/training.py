@@ -43,7 +43,7 @@ class EmulatedWorker:
         self._open_keys()
 
     def train(self) -> list[WorkerIteration]:
-        """All iterations; checks every sum. Kind: emulated."""
+        """Run all iterations, check every sum, and return the rows. Kind: emulated."""
         rows = []
         every = self._job.profile_every
         self._meet(FabricPort.RUN)
@@ -162,7 +162,7 @@ class EmulatedWorker:
                 raise CoarseError(f"rank {self._worker}: the sum of {name!r} is {array[:3]}, wanted {wanted}")
 
     def _open_keys(self) -> None:
-        """Regions of all gradients, on the side that synchronises each, for each turn."""
+        """Open regions of all gradients, on the side that synchronises each, for each turn."""
         job = self._job
         by_devices, by_workers = (job.gradients_by(by) for by in (By.DEVICES, By.WORKERS))
         self._places = {at: place for them in (by_devices, by_workers) for place, at in enumerate(them)}
@@ -219,7 +219,7 @@ _FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", 
 
 
 def gather_rows(comm: MPI.Comm, rows: Sequence[WorkerIteration]) -> list[WorkerIteration]:
-    """All workers' rows on every worker, with what each waited for the slowest."""
+    """Return all workers' rows on every worker, with what each waited for the slowest."""
     own = np.array([[getattr(row, name) for name in _FIELDS] for row in rows])
     everybody = np.empty((comm.Get_size(), *own.shape))
     comm.Allgather(own, everybody)

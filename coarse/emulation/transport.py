@@ -68,7 +68,7 @@ class EmulatedTransport:
 
     @contextmanager
     def charging(self, nbytes: int) -> Iterator[None]:
-        """Within, a message takes the time of so many bytes: what a table of costs says of it, without its head."""
+        """Give a context in which a message takes the time of so many bytes, as a table of costs has it."""
         self._charged = nbytes
         try:
             yield

@@ -127,7 +127,7 @@ def account(training: Training, batch: int) -> MemoryAccount:
 
 
 def _states(training: Training) -> tuple[MemoryRow, ...]:
-    """Parameters and what the optimizer keeps, as far as the GPU holds them."""
+    """Return the parameters and what the optimizer keeps, as far as the GPU holds them."""
     model, itemsize = training.model, training.precision.itemsize
     parameters = MemoryRow("parameters", model.num_parameters * itemsize, is_assumption=training.states_on_device)
     if training.states_on_device:

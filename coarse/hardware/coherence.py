@@ -59,7 +59,7 @@ class Coherence:
         return 1.0 if self.is_by_software else 1 + self.sharer_growth * (num_sharers - 1)
 
     def wires(self, num_sharers: int) -> tuple[Wire, ...]:
-        """Wires "load" and "store" at one client's rates, as slow as sharers or flushes make them."""
+        """Return the wires "load" and "store" at one client's rates, as slow as sharers or flushes make them."""
         return (
             self._wire("load", self.load_bytes_per_s, self.load_outstanding_bytes, num_sharers),
             self._wire("store", self.store_bytes_per_s, self.store_outstanding_bytes, num_sharers),

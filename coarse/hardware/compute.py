@@ -348,7 +348,7 @@ def profile_of_operations(
 
 
 def _iteration_s(rows: Sequence[Throughput], batch: int) -> tuple[float, Basis, str]:
-    """Seconds of an iteration: linear in the batch between known ones, at the nearest one's rate beyond them."""
+    """Return the seconds of an iteration: linear in the batch between known ones, then at the nearest rate."""
     for row in rows:
         if row.batch == batch:
             return row.iteration_s, row.basis, row.source

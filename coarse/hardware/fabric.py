@@ -92,7 +92,7 @@ class Fabric:
             self._post(max(at_s, flow.ready_s), flow)
 
     def latency_s(self, path: tuple[int, ...]) -> float:
-        """Seconds before the first byte of a transfer moves: the start-up of each of its links."""
+        """Return the seconds before the first byte of a transfer moves: the start-up of each of its links."""
         return self._ways.way(path).latency_s
 
     def next_s(self) -> float | None:
@@ -115,7 +115,7 @@ class Fabric:
         return ended
 
     def next_ended(self, until_s: float) -> list[tuple[float, int]]:
-        """(when it ended, transfer) of all that end when the next does, if by `until_s`: time stands there then."""
+        """Return (end, transfer) of all that end when the next does, if by `until_s`: time stands there then."""
         while (next_s := self._next_s()) <= until_s and next_s < math.inf:
             self._now_s = next_s
             if ended := self._happen(next_s):
@@ -138,7 +138,7 @@ class Fabric:
         _push(self._events, (at_s, self._num_entries, None))
 
     def bytes_moved(self, link: int) -> int | float:
-        """Bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
+        """Return the bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
         if self._changed or self._fresh:
             self._share()
         done = sum(way.nbytes_done * way.path.count(link) for way in self._ways.over(link))
@@ -162,7 +162,7 @@ class Fabric:
         return math.inf
 
     def _happen(self, now_s: float) -> list[tuple[float, int]]:
-        """All events of one instant; what ended by them."""
+        """Carry out all events of one instant; return the transfers that ended."""
         events, ended = self._events, []
         new_rates: list[tuple[int, float]] = []
         while events and events[0][0] == now_s:
@@ -223,7 +223,7 @@ class Fabric:
         return draw
 
     def _uncover(self, uncovered: Iterable[tuple[int, int]]) -> None:
-        """Links that their covers' users have passed too are shared from now on."""
+        """Share from now on the links that their covers' users have passed, too."""
         for link, cover in uncovered:
             self._changed[link] = None
             for flow in self._users[cover]:

@@ -30,7 +30,7 @@ class FairShares:
         self._remembered: dict[tuple[int, ...], list[tuple[int, float]]] = {}
 
     def rates(self, draws: Sequence[Draw], links: Sequence[int]) -> Sequence[tuple[int, float]]:
-        """(position in `draws`, bytes per second) of each transfer, where they share these links and no others."""
+        """Return (position in `draws`, bytes per second) of each transfer, if they share these links alone."""
         name = (*links, *[draw.name or _named(draw) for draw in draws])
         rates = self._remembered.get(name)
         if rates is None:
@@ -112,7 +112,7 @@ def max_min_rates(
 def _users_by_link(
     costs: Mapping[T, Mapping[int, float]], weights: Mapping[T, float]
 ) -> tuple[dict[int, list[T]], dict[int, float]]:
-    """Each link's transfers, and how fast they fill it together while the level rises by 1."""
+    """Return each link's transfers, and how fast they fill it together while the level rises by 1."""
     users: dict[int, list[T]] = {}
     rises: dict[int, float] = {}
     for transfer, by_link in costs.items():

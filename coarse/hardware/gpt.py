@@ -97,7 +97,7 @@ def gpt_of(shape: GptShape, name: str, sequence: int) -> Model:
 
 
 def adapter_numel(shape: GptShape, rank: int) -> int:
-    """Parameters of LoRA's adapters in one block: two thin matrices beside each of q, k, v and o (FCDP V-D)."""
+    """Return the parameters of LoRA's adapters in a block: two thin matrices beside q, k, v and o (FCDP V-D)."""
     require_positive("rank", rank)
     return 4 * 2 * rank * shape.hidden
 
@@ -111,7 +111,7 @@ def logit_bytes(precision: Precision) -> int:
 
 
 def logits_numel(sequence: int, vocabulary: int = GPT_VOCABULARY) -> int:
-    """Numbers that the head yields for a sample."""
+    """Return the numbers that the head yields for a sample."""
     return sequence * vocabulary
 
 

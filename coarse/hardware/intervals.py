@@ -70,7 +70,7 @@ class Interval:
 def intervals_of(
     toml: TomlFile, own: Mapping[str, tuple[float, float]], factors: Mapping[str, tuple[float, float]] | None = None
 ) -> tuple[Interval, ...]:
-    """Those that the file states, and the four of every machine; `own` goes before both.
+    """Return those that the file states, and the four of every machine; `own` goes before both.
 
     `factors` are the ends of some of `FACTORS` where a job knows them better than every machine does; equal ends where
     one is stated.
@@ -94,7 +94,7 @@ def intervals_of(
 
 
 def draws(intervals: Sequence[Interval], num_samples: int, seed: int = 0) -> Iterator[dict[str, float]]:
-    """All inputs at their fast ends, all at their slow ends, and a Latin hypercube of so many more points."""
+    """Yield all inputs at their fast ends, all at their slow ends, and a Latin hypercube of so many more points."""
     yield {each.key: each.fast for each in intervals}
     yield {each.key: each.slow for each in intervals}
     draw = np.random.default_rng(seed)
@@ -129,7 +129,7 @@ def _scaled(toml: TomlFile, rates: float, latencies: float, kept: Collection[str
 
 
 def _tables(values: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(Kind, name in fields, table) of everything that carries or keeps bytes."""
+    """Yield (Kind, name in fields, table) of everything that carries or keeps bytes."""
     for kind in _OF_LINKS:
         if kind in TABLES_OF_ONE and kind in values:
             yield kind, kind, values[kind]

@@ -55,7 +55,7 @@ class Link:
                 )
 
     def streaming_s(self, nbytes: int) -> float:
-        """Seconds beyond the latency that one transfer alone takes.
+        """Return the seconds beyond the latency that one transfer alone takes.
 
         Linear between the rows of the table, in proportion to the first row below it, and at the full rate
         beyond the last; never less than nbytes / bytes_per_s.
@@ -74,7 +74,7 @@ class Link:
         return max(fastest_s, low_s + (high_s - low_s) * (nbytes - low) / (high - low))
 
     def alone_s(self, nbytes: int) -> float:
-        """Seconds that one transfer alone takes, its latency included."""
+        """Return the seconds that one transfer alone takes, its latency included."""
         return self.latency_s + self.streaming_s(nbytes)
 
     def rate_bytes_per_s(self, nbytes: int) -> float:
@@ -89,7 +89,7 @@ class Link:
 
 
 def path_alone_s(links: Sequence[Link], nbytes: int) -> float:
-    """Seconds that a transfer takes alone over several links, cut-through.
+    """Return the seconds that a transfer takes alone over several links, cut-through.
 
     All latencies, then the bytes at the lowest of the links' rates. A link that the path takes twice, such as
     a limit on both directions of a wire together, gives the transfer half its rate.

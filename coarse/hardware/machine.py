@@ -162,7 +162,7 @@ class Machine:
         return self.wiring.links
 
     def link(self, number: int) -> Link:
-        """One of the links, by its id: cheaper than all, where there are thousands of nodes."""
+        """Return one of the links, by its id: cheaper than all, where there are thousands of nodes."""
         return self.wiring.link(number)
 
     @cached_property
@@ -188,7 +188,7 @@ class Machine:
         return self.tree.by_name[self.wiring.locate(endpoint)[1]].parent
 
     def num_wires_up(self, endpoint: str, other: str) -> int:
-        """Wires from `endpoint` up to the lowest place above both; one where they share a switch."""
+        """Return the wires from `endpoint` up to the lowest place above both; one where they share a switch."""
         (node, name), (other_node, other_name) = self.wiring.locate(endpoint), self.wiring.locate(other)
         above = self.tree.ancestors(name)
         if node != other_node:
@@ -214,7 +214,7 @@ class Machine:
         return self.wiring.pool_path(endpoint, stores=stores)
 
     def _load_store(self) -> tuple[Wire, ...]:
-        """Wires at the rate of one client's loads and of its stores, as slow as the sharers make them."""
+        """Return wires at the rate of one client's loads and of its stores, as slow as the sharers make them."""
         return () if self.coherence is None else self.coherence.wires(self.num_sharers)
 
     def _check_nvlinks(self) -> None:
@@ -238,7 +238,7 @@ class Machine:
 
 
 def pair_s(machine: Machine, source: str, target: str, nbytes: int, *, bidirectional: bool, kind: PathKind) -> float:
-    """Seconds until a pair has moved `nbytes`, or `nbytes` each way, with nothing else on the links."""
+    """Return the seconds until a pair has moved `nbytes`, or `nbytes` each way, with nothing else on the links."""
     fabric = Fabric(machine.links)
     fabric.start(0, machine.path(source, target, kind=kind), nbytes, 0.0)
     if bidirectional:
@@ -253,7 +253,7 @@ def pair_s(machine: Machine, source: str, target: str, nbytes: int, *, bidirecti
 def bandwidth_matrix(
     machine: Machine, nbytes: int, *, bidirectional: bool, kind: PathKind = "pcie"
 ) -> np.ndarray:  # (g, g) float64 bytes/s, 0 on the diagonal; g GPUs
-    """Bytes per second, latency included, from each GPU to each other; both ways together if `bidirectional`."""
+    """Return bytes per second, latency included, from each GPU to each other; both ways if `bidirectional`."""
     bandwidth = np.zeros((len(machine.gpus), len(machine.gpus)))
     for row, source in enumerate(machine.gpus):
         for column, target in enumerate(machine.gpus):

@@ -102,7 +102,7 @@ def stated_value(toml: TomlFile, name: str) -> float:
 
 
 def field_names(toml: TomlFile) -> tuple[str, ...]:
-    """Every field that `changed_machine` can change in this file, in each unit, as far as it is no table of times."""
+    """Return every field that `changed_machine` can change in this file, in each unit, but for tables of times."""
     return tuple(_names(toml.values))
 
 

@@ -16,7 +16,7 @@ _COHERENCE_OPTIONS = (
 
 
 def machine_text(machine: Machine) -> str:
-    """TOML in base units, so that no digit is lost by converting."""
+    """Return TOML in base units, so that no digit is lost by converting."""
     return "\n".join(_lines(machine)) + "\n"
 
 
@@ -138,7 +138,7 @@ def _table_text(table: SizeTable) -> str:
 
 
 def _wires(machine: Machine) -> list[Wire]:
-    """Every wire that the machine uses, each once."""
+    """Return every wire that the machine uses, each once."""
     pool = () if machine.pool is None else (machine.pool.wire, machine.pool.switch)
     others = (group.network for group in machine.unlike_nodes)
     used = [machine.cci_wire, machine.network, *others, *pool, *(cable.wire for cable in machine.nvlinks)]

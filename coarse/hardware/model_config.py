@@ -110,7 +110,7 @@ def _gated(
     config: ConfigText, *, has_qkv_bias: bool, has_out_bias: bool, has_mlp_bias: bool, window: int,
     key_value_heads: int | None = None, has_head_norms: bool = False, default_head_width: int = 0,
 ) -> DecoderShape:
-    """Llama's family: rotary positions, RMS normalisation, a gate, fewer heads for keys and values than for queries.
+    """Return Llama's family: rotary positions, RMS normalisation, a gate, fewer heads for keys and values.
 
     `key_value_heads`: of a file that says nothing of them, where these are not the heads; null says that they are.
     `has_head_norms`: each head's queries and keys are normalised.
@@ -220,7 +220,7 @@ def _qwen3_moe(config: ConfigText) -> DecoderShape:
 
 
 def _experts(config: ConfigText, key: str, shared_width: int = 0) -> Experts:
-    """Experts of all blocks; ConfigError where some have none, or a token goes through more than there are."""
+    """Return the experts of all blocks; ConfigError if some have none, or a token goes through too many."""
     if config.count_or("decoder_sparse_step", 1) != 1 or config.entries.get("mlp_only_layers"):
         raise ConfigError(
             f"{config.where}: blocks without experts beside others (decoder_sparse_step, mlp_only_layers) are not "

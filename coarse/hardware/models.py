@@ -71,7 +71,7 @@ class Layer:
         return sum(math.prod(shape) for _, shape in self.parameters)
 
     def activation_bytes_per_sample(self, precision: Precision, kernels: Kernels = Kernels.FUSED) -> int:
-        """Bytes that one sample leaves for backward; see [Note: saved for backward]."""
+        """Return the bytes that one sample leaves for backward; see [Note: saved for backward]."""
         if kernels is Kernels.FUSED:
             return self.saved_numel * precision.itemsize + self.mask_numel
         return (self.saved_numel + self.mask_numel + self.unfused_numel) * precision.itemsize
@@ -107,7 +107,7 @@ class Model:
         return sum(layer.flops_per_sample for layer in self.layers)
 
     def activation_bytes_per_sample(self, precision: Precision, kernels: Kernels = Kernels.FUSED) -> int:
-        """Bytes that one sample leaves for backward; see [Note: saved for backward]."""
+        """Return the bytes that one sample leaves for backward; see [Note: saved for backward]."""
         return sum(layer.activation_bytes_per_sample(precision, kernels) for layer in self.layers)
 
 
@@ -128,7 +128,7 @@ BERT_LARGE = BertShape(num_layers=24, hidden=1024, num_heads=16, intermediate=40
 
 
 def resnet50() -> Model:
-    """ResNet-50 on ImageNet."""
+    """Return ResNet-50 on ImageNet."""
     return resnet(RESNET50_BLOCKS, "resnet50")
 
 
@@ -139,7 +139,7 @@ def resnet(blocks: tuple[int, ...], name: str) -> Model:
 
 
 def bert_large(sequence: int = 384) -> Model:
-    """BERT-large (uncased vocabulary) on sequences of a length; a SQuAD head would add 2,050 parameters to it."""
+    """Return BERT-large (uncased) on sequences of a length; a SQuAD head would add 2,050 parameters."""
     return bert(BERT_LARGE, "bert-large", sequence)
 
 
@@ -151,7 +151,7 @@ def bert(shape: BertShape, name: str, sequence: int) -> Model:
 
 
 def uniform(num_layers: int, parameters_per_layer: int) -> Model:
-    """Equal layers whose parameters each take one multiply and one add per sample, and that keep nothing."""
+    """Return equal layers whose parameters take a multiply and an add per sample, and that keep nothing."""
     if num_layers < 1 or parameters_per_layer < 1:
         raise ConfigError(
             f"a uniform model needs at least 1 layer of 1 parameter, got {num_layers} of {parameters_per_layer}"
@@ -200,7 +200,7 @@ def _resnet_layers(blocks: tuple[int, ...]) -> Iterator[Layer]:
 def _bottleneck(
     prefix: str, inputs: int, width: int, *, side: int, stride: int, has_projection: bool
 ) -> Iterator[Layer]:
-    """Three convolutions beside the identity or a projection, which reads what the first one reads."""
+    """Yield three convolutions beside the identity or a projection, which reads what the first one reads."""
     outputs, side_out = width * RESNET_EXPANSION, side // stride
 
     def part(number: int, inputs: int, outputs: int, kernel: int, side_in: int) -> Layer:

@@ -46,7 +46,7 @@ class TreeLevel:
 
 
 def require_levels(levels: Sequence[TreeLevel]) -> None:
-    """ConfigError where switches of a level do not stand whole below one of the next; by the level's number."""
+    """Raise ConfigError if switches of a level do not stand whole below one of the next; by the level's number."""
     names = [level.name for level in levels]
     for number, (below, above) in enumerate(pairwise(levels), start=1):
         if names.count(above.name) > 1:
@@ -60,7 +60,7 @@ def require_levels(levels: Sequence[TreeLevel]) -> None:
 
 
 def tree_links(levels: Sequence[TreeLevel], num_nodes: int, node_bytes_per_s: float) -> Iterator[tuple[str, str, Link]]:
-    """(switch, "up" or "down", link) of all uplinks; each node sends and receives at most at this rate."""
+    """Yield (switch, "up" or "down", link) of all uplinks; each node sends and receives at most at this rate."""
     for depth, level in enumerate(levels):
         rate = level.nodes_per_switch * node_bytes_per_s
         for below in levels[: depth + 1]:

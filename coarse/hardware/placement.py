@@ -32,7 +32,7 @@ class EndpointPlacement:
 
 
 def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: int = 1) -> EndpointPlacement:
-    """Places of `num_workers` and `num_devices`, spread evenly over the first `num_nodes` nodes.
+    """Return the places of `num_workers` and `num_devices`, spread evenly over the first `num_nodes` nodes.
 
     Where the machine has no memory devices, GPUs play them (COARSE V-A). Each device shares a switch with its
     first worker while there are switches enough; the worker of a 2:1 setting that finds no room there comes
@@ -96,7 +96,7 @@ def _on_node(node: int, name: str, of_each: tuple[int, int]) -> str:
 
 
 def _place_on_one(machine: Machine, num_workers: int, num_devices: int) -> EndpointPlacement:
-    """Places on the first node, which are those of every node: all have one tree."""
+    """Return the places on the first node, which are those of every node: all have one tree."""
     taken = _Node(machine)
     workers: list[str] = []
     devices: list[str] = []
@@ -133,7 +133,7 @@ class _Node:
         return [self._take_near(device) for _ in range(num_workers)], device
 
     def lone_workers(self, num_workers: int) -> list[str]:
-        """Every other GPU while that is possible, as if devices stood between."""
+        """Return every other GPU while that is possible, as if devices stood between."""
         return [*self._gpus[::2], *self._gpus[1::2]][:num_workers]
 
     def _beside(self, device: str) -> list[str]:

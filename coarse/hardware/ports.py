@@ -58,14 +58,14 @@ class Ports:
         return self.fabric.next_s()
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:
-        """(time, transfer) of all that end until `to_s`, in order; freed ports start what waits."""
+        """Return (time, transfer) of all that end until `to_s`, in order; freed ports start what waits."""
         ended: list[tuple[float, int]] = []
         while ended_now := self.next_ended(to_s):
             ended += ended_now
         return ended
 
     def next_ended(self, until_s: float) -> list[tuple[float, int]]:
-        """(time, transfer) of all that end at the instant when the next one does, if by `until_s`."""
+        """Return (time, transfer) of all that end at the instant when the next one does, if by `until_s`."""
         fabric = self.fabric
         ended: list[tuple[float, int]] = []
         while ended_now := fabric.next_ended(until_s):

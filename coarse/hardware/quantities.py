@@ -48,7 +48,7 @@ class Quantity:
         return tuple(f"{self.name}_{unit}" for unit in self.units)
 
     def read(self, table: Mapping[str, object]) -> tuple[str, Any] | None:
-        """(key, converted value) as the table states it; ConfigError if that is wrong or missing."""
+        """Return (key, converted value) as the table states it; ConfigError if that is wrong or missing."""
         stated = [key for key in self.keys if key in table]
         if len(stated) > 1:
             raise ConfigError(f"{' and '.join(stated)} state the same; remove one", key=stated[1])
@@ -130,7 +130,7 @@ def _scaled_table(key: str, value: object, factor: float) -> SizeTable:
 
 
 def _short(value: object) -> str:
-    """At most 80 characters of a value; a whole number may have too many digits to print."""
+    """Return at most 80 characters of a value; a whole number may have too many digits to print."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:
         return "a whole number of more than 24 digits"
     text = type(value).__name__ if isinstance(value, list | dict) and len(value) > 8 else repr(value)

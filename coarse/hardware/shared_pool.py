@@ -56,7 +56,7 @@ class SharedPool:
         return self.num_devices * self.device_bytes_per_s / (1 + self.contention_growth * more)
 
     def port(self, name: str, *, stores: bool) -> Link:
-        """One direction of one node's way: its wire, the switch's and the devices' latency, and the flushes."""
+        """Return one direction of one node's way: its wire, the switch's and the devices' latency, and the flushes."""
         rate = min(self.wire.bytes_per_s, self.store_bytes_per_s or math.inf) if stores else self.wire.bytes_per_s
         crossing_s = 0.0 if self.switch is None else self.switch.latency_s
         way_s = self.wire.latency_s + crossing_s + self.device_latency_s

@@ -62,7 +62,7 @@ def ranges_text(ranges: Sequence[NodeRange]) -> str:
 
 
 def require_nodes(groups: Sequence[UnlikeNodes], num_nodes: int, network: Wire | None) -> None:
-    """ConfigError where a node is named twice, or is none of the machine's; by the group's number."""
+    """Raise ConfigError if a node is named twice, or is none of the machine's; by the group's number."""
     of_node: dict[int, str] = {}
     names = [group.name for group in groups]
     for number, group in enumerate(groups):

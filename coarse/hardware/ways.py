@@ -84,7 +84,7 @@ class Ways:
         return way
 
     def over(self, link: int) -> Sequence[Way]:
-        """All that take a link."""
+        """Return all that take a link."""
         return self._over[link]
 
     def cover_of(self, link: int) -> int:
@@ -117,7 +117,7 @@ class Ways:
         return self._leave(left)
 
     def _compare(self, parts: dict[int, float]) -> list[tuple[int, int]]:
-        """Something takes these parts of links: which of them that uncovers."""
+        """Return which links are uncovered by a user of these parts of links."""
         new, left = [], {}
         for link, part in parts.items():
             if self._is_fixed[link]:
@@ -135,7 +135,7 @@ class Ways:
         return uncovered
 
     def _leave(self, left: dict[int, set[int]]) -> list[tuple[int, int]]:
-        """Links keep these covers: (link, its cover until now) of those that have none any more."""
+        """Return (link, its cover until now) of links that lose their cover."""
         before = {link: self.cover_of(link) for link in left if self.is_covered[link]}
         for link, covers in left.items():
             self._covers[link] = covers

@@ -76,7 +76,7 @@ class Wire:
         return reached_bytes_per_s(self.bytes_per_s, self.latency_s, self.outstanding_bytes)
 
     def links(self, user: str) -> Iterator[tuple[str, Link]]:
-        """(role, link) for one use of the wire: "up", "down", and "duplex" and "turn" where limited."""
+        """Yield (role, link) for one use of the wire: "up", "down", and "duplex" and "turn" where limited."""
         for role in ("up", "down"):
             yield role, self._link(user, role, self.latency_s, self.reached_bytes_per_s)
         for role in ("duplex", "turn"):
@@ -85,7 +85,7 @@ class Wire:
                 yield role, self._link(user, role, 0.0, limit)
 
     def one_way(self, name: str) -> Link:
-        """One link for a place that every transfer crosses once, whichever way it goes."""
+        """Return one link for a place that every transfer crosses once, whichever way it goes."""
         return Link(name=name, latency_s=self.latency_s, bytes_per_s=self.reached_bytes_per_s, table=self.up_table)
 
     def _link(self, user: str, role: str, latency_s: float, bytes_per_s: float) -> Link:

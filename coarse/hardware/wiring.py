@@ -51,7 +51,7 @@ class Wiring:
         tree_levels: Sequence[TreeLevel] = (),
         unlike_nodes: Sequence[UnlikeNodes] = (),
     ) -> None:
-        """Between nodes transfers go by the pool where there is one, else by the network and the levels of its tree."""
+        """Wire the nodes; between them transfers go by the pool if there is one, else by the network's tree."""
         self._tree = tree
         self._peer_to_peer = peer_to_peer
         self._nvlinks = nvlinks
@@ -91,7 +91,7 @@ class Wiring:
         return tuple(map(self.link, range(num_links)))
 
     def link(self, number: int) -> Link:
-        """One of them, by its id: cheaper than all, where a machine has thousands of nodes."""
+        """Return one of them, by its id: cheaper than all, where a machine has thousands of nodes."""
         node = bisect_right(self._begins, number) - 1
         position, of_node = number - self._begins[node], self._links_of_kind[self._kind_of[node]]
         if position >= len(of_node):
@@ -106,7 +106,7 @@ class Wiring:
         return name, other_name, node == other_node, self._kind_of[node], self._kind_of[other_node], len(up)
 
     def locate(self, endpoint: str) -> tuple[int, str]:
-        """(node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
+        """Return (node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
         found = re.fullmatch(r"(gpu|memory)(0|[1-9][0-9]{0,8})", endpoint)
         if found:
             per_node = len(self._tree.gpus if found[1] == "gpu" else self._tree.memories)
@@ -194,7 +194,7 @@ class Wiring:
         return node != _ALL_NODES and (user, role) in self._positions[self._kind_of[node]]
 
     def _tree_keys(self, at: tuple[int, str], to: tuple[int, str]) -> Iterator[LinkKey]:
-        """Up from `at` to the place where both meet, and down to `to`."""
+        """Yield the links up from `at` to the place where both meet, and down to `to`."""
         (node, source), (other_node, target) = at, to
         staged = not self._peer_to_peer
         meeting = HOST if node != other_node else self._tree.meeting_place(source, target, staged=staged)
@@ -257,7 +257,7 @@ class Wiring:
                 yield (gpu, access.name), access.one_way(f"{gpu} {access.name}")
 
     def _wires(self, network: Wire | None, has_nvlink: bool) -> Iterator[tuple[str, Wire]]:
-        """(who uses it, wire) for every wire of a node that has two directions."""
+        """Yield (who uses it, wire) for every wire of a node that has two directions."""
         yield from ((place.name, place.wire) for place in self._tree.places)
         yield from ((" - ".join(cable.between), cable.wire) for cable in self._nvlinks if has_nvlink)
         if self._cci_wire is not None:

@@ -180,7 +180,7 @@ class Departures:
         return next((rank for rank in self._failed if rank not in self._followed), next(iter(self._failed), None))
 
     def verdict(self) -> Verdict | None:
-        """Why the job must be ended now; None while it may go on."""
+        """Return why the job must be ended now; None while it may go on."""
         gone: dict[int, int | None] = {
             **{rank: self._failed.get(rank, 0) for rank in self._left},
             **self._ended,

@@ -118,7 +118,7 @@ class DiskCopies:
         )
 
     def _found(self) -> list[Path]:
-        """Folders of copies, the newest first."""
+        """Return the folders of copies, the newest first."""
         paths = self.folder.iterdir() if self.folder.is_dir() else iter(())
         return sorted((path for path in paths if _NAME.fullmatch(path.name)), reverse=True)
 
@@ -172,7 +172,7 @@ def _sync(path: Path) -> None:
 
 
 def _require_whole(folder: Path, version: int, num_workers: int) -> None:
-    """StorageError where a copy of a version is torn, or of another number of workers."""
+    """Raise StorageError if a copy of a version is torn, or of another number of workers."""
     names = {path.name for path in folder.iterdir()}
     if names != {f"worker-{worker}" for worker in range(num_workers)}:
         raise StorageError(f"{folder} has states of {len(names)} workers, and the job has {num_workers}")

@@ -220,7 +220,7 @@ class MpirunJob:
         self._process.send_signal(number)
 
     def processes(self) -> list[int]:
-        """mpirun, while it runs, and every process that it started and that has not ended."""
+        """Return mpirun, while it runs, and every process that it started and that has not ended."""
         return session_members(self._process.pid)
 
     def kill_all(self) -> None:
@@ -351,7 +351,7 @@ def run_job(
 def _forwarding(
     job: MpirunJob, watch: Watch, received: list[int], at_once: Callable[[], None] | None
 ) -> Iterator[None]:
-    """Within, have signals to this launcher go to a job; those that end it are noted in `received`."""
+    """Give a context in which signals to this launcher go to a job; those that end it are noted in `received`."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         if number in _ENDING_SIGNALS:

@@ -65,7 +65,7 @@ class _Warming(InThread):
 
 @contextmanager
 def _reached_here(memory: HeldMemory) -> Iterator[Mapping[str, str]]:
-    """Ranks of this host open slots as files of this process."""
+    """Give slots that ranks of this host open as files of this process."""
     address = f"@coarse-states-{secrets.token_hex(8)}"
     with DescriptorServer(address, memory):
         yield {"COARSE_STATE_MEMORY": memory.told, "COARSE_STATE_FILES": address}

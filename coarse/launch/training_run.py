@@ -163,7 +163,7 @@ class TrainingRun:
 
 
 def _require_module(name: str) -> None:
-    """ConfigError where `python -m` would not find a module's package; what is in that is not imported here."""
+    """Raise ConfigError if `python -m` would not find a module's package, which is not imported here."""
     top = name.partition(".")[0]
     if not top or (PathFinder.find_spec(top, [""]) is None and find_spec(top) is None):
         raise ConfigError(

@@ -16,7 +16,7 @@ from coarse.transport.descent import is_below_rank
 
 @contextmanager
 def start_of_mpi() -> Iterator[None]:
-    """Around the loading of mpi4py.MPI, which starts MPI, unless the script has told it to leave that to itself.
+    """Surround the loading of mpi4py.MPI, which starts MPI, unless the script leaves that to itself.
 
     In an interpreter that is not the rank it starts nothing, and nobody is told of it.
     """
@@ -49,7 +49,7 @@ def _entering(start: Callable[..., object]) -> Callable[..., object]:
 
 
 def _enter() -> None:
-    """MPI has started: COMM_WORLD is the workers' from now on, and none is alone.
+    """Enter the job once MPI has started: COMM_WORLD is the workers' from now on, and none is alone.
 
     A script that uses MPI without coarse can fail amid a collective, too; then it ends the job.
     """
@@ -65,7 +65,7 @@ def _enter() -> None:
 
 
 def leave() -> None:
-    """At the end of the script, or of MPI: tell launcher and devices where this worker has not joined them."""
+    """Tell launcher and devices, at the end of the script or of MPI, if this worker has not joined them."""
     from mpi4py import MPI
 
     if session.has_joined() or not MPI.Is_initialized():

@@ -50,7 +50,7 @@ class Clock(Protocol):
     """Anything that tells the time in seconds from a start of its own."""
 
     def now_s(self) -> float:
-        """Seconds since the clock's start."""
+        """Return the seconds since the clock's start."""
         ...
 
 
@@ -58,7 +58,7 @@ class WallClock:
     """Real time, monotonic, the same for all processes of a node."""
 
     def now_s(self) -> float:
-        """Seconds of the system's monotonic clock."""
+        """Return the seconds of the system's monotonic clock."""
         return _perf_counter()
 
     def sleep_s(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class VirtualClock:
         self._now_s = 0.0
 
     def now_s(self) -> float:
-        """Seconds advanced so far."""
+        """Return the seconds advanced so far."""
         return self._now_s
 
     def advance_to(self, now_s: float) -> None:

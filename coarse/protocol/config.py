@@ -387,7 +387,7 @@ def load_config(
 
 
 def _options_in(variable: str, environ: Mapping[str, str], example: str) -> Mapping[str, object]:
-    """Options as a TOML table in one line."""
+    """Return the options as a TOML table in one line."""
     text = environ[variable]
     try:
         options: Mapping[str, object] = tomllib.loads(f"options = {{{text}}}")["options"]
@@ -465,7 +465,7 @@ def _require_host_names(names: Sequence[str]) -> None:
 
 
 def require_mode(mode: object) -> None:
-    """One of MODES, or the form of a user's class; whether there is such a class is found out when a job starts."""
+    """Require one of MODES, or the form of a user's class, which is looked for when a job starts."""
     if mode in MODES:
         return
     module, _, name = mode.rpartition(":") if isinstance(mode, str) else ("", "", "")

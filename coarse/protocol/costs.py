@@ -52,7 +52,7 @@ wants."""
 
 
 def free(_: object, __: object) -> Cost:
-    """Cost of what moves and computes nothing worth counting."""
+    """Return the cost of what moves and computes nothing worth counting."""
     return FREE
 
 

@@ -38,7 +38,7 @@ def flat_layout(entries: Sequence[tuple[str, int]], *, align_elements: int) -> F
 
 
 def fuse(entries: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tuple[tuple[str, ...], ...]:
-    """Names of (name, nbytes) entries in order, neighbours together up to `bucket_bytes`.
+    """Return the names of (name, nbytes) entries in order, neighbours together up to `bucket_bytes`.
 
     A tensor larger than a bucket stands alone.
     """

@@ -112,11 +112,11 @@ class PartitionTable:
         return self.places[self.devices[device]].node
 
     def clients_on(self, node: str) -> tuple[int, ...]:
-        """Client indices on `node`, in order."""
+        """Return client indices on `node`, in order."""
         return tuple(c for c in range(self.num_workers) if self.node_of_client(c) == node)
 
     def devices_on(self, node: str) -> tuple[int, ...]:
-        """Device indices on `node`, in order."""
+        """Return the device indices on `node`, in order."""
         return tuple(d for d in range(self.num_devices) if self.node_of_device(d) == node)
 
 
@@ -220,7 +220,7 @@ def _checked_num_devices(num_ranks: int, workers: int | None, devices: int | Non
 
 
 def _dealt_devices(num_ranks_by_node: Sequence[int], num_devices: int) -> list[int]:
-    """Devices per node: each goes where most ranks share one, so that all get one first."""
+    """Return the devices per node: each goes where most ranks share one, so that all get one first."""
     dealt = [0] * len(num_ranks_by_node)
     for _ in range(num_devices):
         shares = [

@@ -81,7 +81,7 @@ def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTabl
 def _all_places(
     toml: TomlFile, entries: Sequence[Mapping[str, Any]], nodes: Sequence[str]
 ) -> dict[int, RankPlace]:
-    """World rank -> its place, of all ranks that the file lists."""
+    """Return world rank -> its place, of all ranks that the file lists."""
     default = _default_memory(toml)
     places: dict[int, RankPlace] = {}
     hosts: dict[str, str] = {}

@@ -216,11 +216,11 @@ class Placement:
         return f"{kind} {index} (MPI rank {self.ranks[endpoint]})"
 
     def devices_on(self, node: int) -> tuple[int, ...]:
-        """Device indices of one node."""
+        """Return the device indices of one node."""
         return self._here.devices_on(node)
 
     def clients_on(self, node: int) -> tuple[int, ...]:
-        """Client indices of one node."""
+        """Return client indices of one node."""
         return self._here.workers_on(node)
 
 
@@ -239,7 +239,7 @@ def misfit(plan: object, cluster: Cluster) -> str:
 
 
 def _misplaced(plan: Plan, cluster: Cluster) -> str:
-    """Homes and adders that are not of their worker's node."""
+    """Return the homes and adders that are not of their worker's node."""
     if len(plan.homes) != cluster.num_workers or len(plan.adds) != cluster.num_devices:
         return (
             f"wanted a home for each of {cluster.num_workers} workers and workers to add for each of "
@@ -260,7 +260,7 @@ def _misplaced(plan: Plan, cluster: Cluster) -> str:
 
 
 def _uncovered(plan: Plan, cluster: Cluster) -> str:
-    """Blocks that leave shards out, or name them twice, or members that there are not."""
+    """Return the blocks that leave shards out, or name them twice, or members that there are not."""
     at = 0
     if plan.num_shards < 1:
         return f"wanted at least one shard, got {plan.num_shards}"
@@ -277,7 +277,7 @@ def _uncovered(plan: Plan, cluster: Cluster) -> str:
 
 
 def _unsummed(plan: Plan, cluster: Cluster) -> str:
-    """Workers whose contributions no member of a block adds, or two do."""
+    """Return the workers whose contributions no member of a block adds, or two do."""
     for block in plan.blocks:
         added = sorted(worker for device in block.members for worker in plan.adds[device])
         if added != list(range(cluster.num_workers)):
@@ -333,18 +333,18 @@ class SyncPlan:
         return "ring"
 
     def members(self, shard: int) -> tuple[int, ...]:
-        """Devices of the ring that synchronises a shard, in ring order for direction +1."""
+        """Return the devices of the ring that synchronises a shard, in ring order for direction +1."""
         for first, last, members in self.members_by_block:
             if first <= shard < last:
                 return members
         raise IndexError(f"shard {shard} of {self.num_shards}")
 
     def direction(self, shard: int) -> int:
-        """Adjacent sync groups run in opposite directions (COARSE IV-A)."""
+        """Return a shard's direction; adjacent sync groups run in opposite ones (COARSE IV-A)."""
         return 1 if (shard % self.num_sync_groups) % 2 == 0 else -1
 
     def targets(self, client: int) -> tuple[tuple[int, int, int], ...]:
-        """(device, first shard, past the last): where a client announces its shards."""
+        """Return (device, first shard, past the last): where a client announces its shards."""
         return tuple(
             (device, first, last)
             for first, last, members in self.members_by_block
@@ -353,14 +353,14 @@ class SyncPlan:
         )
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
-        """First and past-the-last element of the shards [first, last); shards differ by at most one element."""
+        """Return first and past-the-last element of the shards [first, last); shards differ by at most one element."""
         return (
             first * self.num_elements // self.num_shards,
             last * self.num_elements // self.num_shards,
         )
 
     def nbytes(self, first: int, last: int, itemsize: int) -> int:
-        """Bytes of the shards [first, last)."""
+        """Return the bytes of the shards [first, last)."""
         begin, end = self.bounds(first, last)
         return (end - begin) * itemsize
 

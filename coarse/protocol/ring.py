@@ -44,7 +44,7 @@ def ring_steps(position: int, num_members: int, direction: int) -> tuple[RingSte
 
 @lru_cache(maxsize=1 << 12)
 def chunk_bounds(num_elements: int, num_members: int) -> tuple[tuple[int, int], ...]:
-    """First and past-the-last element of each of p contiguous chunks.
+    """Return first and past-the-last element of each of p contiguous chunks.
 
     Chunks differ by at most one element, and are empty where there are too few elements.
     """

@@ -65,14 +65,14 @@ class Trace:
         self._events.append(_metadata("thread_name", self._rank, lane, {"name": name}))
 
     def span(self, name: str, category: str, begin_s: float, end_s: float, *, lane: int = 0, **details: object) -> None:
-        """Something that lasted from `begin_s` to `end_s`; spans of a lane lie beside or inside one another."""
+        """Add a span from `begin_s` to `end_s`; spans of a lane lie beside or inside one another."""
         if end_s < begin_s:
             raise ValueError(f"rank {self._rank}: span {name!r} ends at {end_s} s, before it begins at {begin_s} s")
         event = {"ph": "X", "name": name, "cat": category, "pid": self._rank, "tid": lane, "args": details}
         self._events.append({**event, "ts": begin_s * US_PER_S, "dur": (end_s - begin_s) * US_PER_S})
 
     def counter(self, name: str, at_s: float, **values: float) -> None:
-        """Numbers that hold from `at_s` on; Perfetto draws each as a curve."""
+        """Add numbers that hold from `at_s` on; Perfetto draws each as a curve."""
         self._events.append(
             {"ph": "C", "name": name, "pid": self._rank, "tid": 0, "ts": at_s * US_PER_S, "args": values}
         )
@@ -93,7 +93,7 @@ def write_merged(traces: Sequence[Trace], path: Path) -> None:
 
 
 def merge(paths: Sequence[Path | str], path: Path | str) -> None:
-    """One trace of several, which share a clock: its time begins at 0, and equal ranks of two files stay apart."""
+    """Merge several traces that share a clock: time begins at 0, and equal ranks of two files stay apart."""
     merged: list[dict[str, Any]] = []
     processes: dict[tuple[int, int], int] = {}
     for index, source in enumerate(paths):

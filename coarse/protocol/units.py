@@ -10,15 +10,15 @@ _BYTES_PER_GBIT = 1e9 / 8
 
 
 def bytes_per_s_from_bit_per_s(bit_per_s: float) -> float:
-    """Bytes per second of a rate in bits per second."""
+    """Return the bytes per second of a rate in bits per second."""
     return bit_per_s / 8
 
 
 def bytes_per_s_from_gbit_per_s(gbit_per_s: float) -> float:
-    """Bytes per second of a link named in decimal gigabits per second, as vendors name them."""
+    """Return the bytes per second of a link named in decimal gigabits per second, as vendors name them."""
     return gbit_per_s * _BYTES_PER_GBIT
 
 
 def gbit_per_s_from_bytes_per_s(bytes_per_s: float) -> float:
-    """Decimal gigabits per second of a rate in bytes per second, for reports."""
+    """Return decimal gigabits per second of a rate in bytes per second, for reports."""
     return bytes_per_s / _BYTES_PER_GBIT

@@ -91,7 +91,7 @@ class Profile:
 
 
 def keep_tables(job: Job) -> Job:
-    """Decides nothing beyond the measured tables."""
+    """Return the job with its measured tables alone decided."""
     return job
 
 
@@ -128,7 +128,7 @@ class Adaptation:
         return measured
 
     def look(self) -> Measuring[int]:
-        """Between two iterations: how many transfers have changed; `job` is decided anew where any has."""
+        """Look between two iterations, and return how many transfers have changed; then `job` is decided anew."""
         looked: list[Seconds] = []
         for volley in self._looks:
             looked.append((yield volley))
@@ -154,7 +154,7 @@ class Adaptation:
                     yield from self._measure_way(client, probing, device, estimated)
 
     def _measure_way(self, client: int, probing: Probing, device: int, estimated: Site) -> Measuring[None]:
-        """One way, at the sizes by which its estimate is held; at all where that does not hold."""
+        """Measure one way at the sizes by which its estimate is held; at all if that does not hold."""
         expected_s = {probe: probe_s(estimated, client, probe) for probe in probing.probes_of(device)}
         held = [ProbeCopy(device, nbytes) for nbytes in probing.sizes if nbytes in (_SMALL_BYTES, self._look_bytes)]
         measured_s: dict[ProbeCopy, float] = {}
@@ -186,7 +186,7 @@ class Adaptation:
 
 
 def look_volleys(placement: Placement, site: Site, nbytes: int) -> Iterator[Volley]:
-    """Every client with one of its devices at once, until each has had all; then each ring, each way round."""
+    """Yield volleys: every client with one of its devices at once, until each had all; then each ring, each way."""
     reachable = reachable_proxies(placement)
     for shift in range(max(map(len, reachable), default=0)):
         sends: list[VolleySend] = []

@@ -107,7 +107,7 @@ class SimulatedDevices:
                 self.devices[endpoint - len(clients)].on_record(record)
 
     def shard_bytes(self, client: int, key: int) -> Sequence[int]:
-        """Bytes of each shard of a key, the same for all clients."""
+        """Return the bytes of each shard of a key, the same for all clients."""
         state = self.clients[client].keys[key]
         sizes = self._sizes.get((key, state.epoch))
         if sizes is None:

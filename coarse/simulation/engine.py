@@ -81,7 +81,7 @@ class Engine:
         priority: int = 0,
         wait_s: float | None = None,
     ) -> None:
-        """So many transfers of `nbytes`, each begun when the one before has arrived; then do something once.
+        """Move so many transfers of `nbytes`, each begun when the one before has arrived; then act once.
 
         What passes between two of them, their start-up or `wait_s`, passes first for all of them, while others use the
         port.
@@ -109,7 +109,7 @@ class Engine:
             self.set_rate(change.link, change.bytes_per_s, change.at_s)
 
     def run(self) -> None:
-        """Until nothing is due and nothing moves, or what does comes later: see `end_before`."""
+        """Run until nothing is due and nothing moves, or the next event comes later (`end_before`)."""
         ports, due, moving = self._ports, self._due, self._moving
         while True:
             is_due = due and due[0][0] < self._before_s
@@ -131,5 +131,5 @@ class Engine:
         return not self._due and not self._moving
 
     def bytes_moved(self, link: int) -> int | float:
-        """Bytes that a link has carried so far."""
+        """Return the bytes that a link has carried so far."""
         return self._ports.fabric.bytes_moved(link)

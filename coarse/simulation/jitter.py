@@ -67,7 +67,7 @@ def _factors(share: float, seed: int, num_workers: int, iteration: int) -> tuple
 def _scattered(
     numbers: np.ndarray,  # (n,) uint64
 ) -> np.ndarray:  # (n,) uint64
-    """SplitMix64's output for these states (Steele, Lea and Flood, OOPSLA 2014): every bit depends on every bit."""
+    """Return SplitMix64's output for these states (Steele, Lea and Flood, OOPSLA 2014)."""
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -164,7 +164,7 @@ class Job:
         return bool(wired) and not any(gradient.encode_s or gradient.decode_s for gradient in wired)
 
     def places_by(self, by: By) -> tuple[int, ...]:
-        """Places among `descriptors` of what devices, or workers, sum."""
+        """Return the places among `descriptors` of what devices, or workers, sum."""
         count = len(self.gradients)
         return tuple(turn * count + at for turn in range(self.num_turns) for at in self.gradients_by(by))
 
@@ -202,7 +202,7 @@ class Job:
         return require_round_of(self.strategy, iteration, self.round)
 
     def gradients_by(self, by: By) -> tuple[int, ...]:
-        """Positions of the gradients that devices, or workers, sum; in the order of backward."""
+        """Return the positions of the gradients that devices, or workers, sum; in the order of backward."""
         return tuple(position for position, other in enumerate(self.round.by) if other is by)
 
     @property
@@ -239,7 +239,7 @@ def _require(holds: bool, name: str, came: object) -> None:
 
 
 def gradients_of(model: Model, profile: ComputeProfile, *, bucket_bytes: int) -> tuple[Gradient, ...]:
-    """Small neighbours are fused as DistributedOptimizer does; ready when the last of its tensors is."""
+    """Return gradients; small neighbours are fused as by DistributedOptimizer, ready with their last tensor."""
     itemsize = DType.FLOAT32.itemsize
     entries: list[tuple[str, int]] = []
     ready_s: dict[str, float] = {}

@@ -108,7 +108,7 @@ class Waits:
         self._known: dict[tuple[Path, int], float] = {}
 
     def between_turns_s(self, path: Path, nbytes: int) -> float | None:
-        """Seconds from the end of a chunk on the slowest hop to the begin of the next; None for its start-up."""
+        """Return seconds from the end of a chunk on the slowest hop to the begin of the next; None for its start-up."""
         if not self._hops:
             return None
         if (path, nbytes) not in self._known:
@@ -130,7 +130,7 @@ def steps_within(step: int, num_few: int, num_members: int) -> int:
 
 
 def true_chunk_bytes(send: RingSend, num_few: int, num_members: int) -> int:
-    """Bytes of a chunk where the shard is cut for all members and not for few."""
+    """Return the bytes of a chunk where the shard is cut for all members and not for few."""
     return -(-(send.end - send.begin) * DTYPE.itemsize * num_few // num_members)
 
 

@@ -22,7 +22,7 @@ def probe_s(site: Site, client: int, probe: ProbeCopy) -> float:
 
 
 def profile_proxy(site: Site, client: int, device: int, *, is_local: bool, sizes: Sequence[int]) -> ProxyProfile:
-    """One client's way to one proxy: latency, and seconds of push and pull together by size."""
+    """Return one client's way to one proxy: latency, and seconds of push and pull together by size."""
     return ProxyProfile(
         device=device,
         is_local=is_local,
@@ -40,7 +40,7 @@ def probings(cluster: Cluster, sizes: Sequence[int]) -> tuple[Probing, ...]:
 
 
 def measured_facts(site: Site, cluster: Cluster, strategy: Strategy) -> tuple[Facts, ...]:
-    """Every client's facts, all measured on the model of the links."""
+    """Return every client's facts, all measured on the model of the links."""
     found = []
     for client, probing in enumerate(probings(cluster, strategy.probes)):
         seconds = {probe: probe_s(site, client, probe) for probe in probing.probes()}
@@ -49,10 +49,10 @@ def measured_facts(site: Site, cluster: Cluster, strategy: Strategy) -> tuple[Fa
 
 
 def ring_bytes_per_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> float:
-    """Bytes per second of each of several sends at once, until the last has ended: BW of COARSE III-F."""
+    """Return the bytes per second of each of several sends at once, until the last has ended: BW of COARSE III-F."""
     return nbytes / together_s(links, paths, nbytes)
 
 
 def together_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> float:
-    """Seconds until transfers of `nbytes` each, begun together, have all ended."""
+    """Return the seconds until transfers of `nbytes` each, begun together, have all ended."""
     return max(ends_s(links, paths, nbytes), default=0.0)

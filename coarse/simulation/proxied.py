@@ -36,7 +36,7 @@ class Proxied(SimulatedDevices):
         self._positions = {key: position for position, key in self.keys.items()}
 
     def register(self) -> None:
-        """All clients' facts, and then all names."""
+        """Register all clients' facts, and then all names."""
         for client, protocol in enumerate(self.clients):
             self.deliver(protocol.on_profiled(self.job.facts[client]))
         for protocol in self.clients:

@@ -43,7 +43,7 @@ class WorkerIteration:
 
 
 def mean_durations(rows: Sequence[WorkerIteration]) -> tuple[float, ...]:
-    """Seconds of each iteration, the mean over workers."""
+    """Return the seconds of each iteration, the mean over workers."""
     by_iteration: dict[int, list[float]] = {}
     for row in rows:
         by_iteration.setdefault(row.iteration, []).append(row.duration_s)
@@ -57,7 +57,7 @@ def profile_share(rows: Sequence[WorkerIteration], profiles: Sequence[Profile]) 
 
 
 def with_idle_times(rows: Iterable[WorkerIteration]) -> list[WorkerIteration]:
-    """Rows with what each worker waited for the slowest backward of its iteration, in order."""
+    """Return the rows with each worker's wait for the slowest backward of its iteration, in order."""
     rows = list(rows)
     last_s: dict[int, float] = {}
     for row in rows:

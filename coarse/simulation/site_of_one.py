@@ -92,7 +92,7 @@ def _ring(machine: Machine, members: Sequence[str], kind: PathKind, forward: flo
 
 
 def _copies(machine: Machine, places: EndpointPlacement, kind: PathKind) -> tuple[list[Path], list[Path]]:
-    """Every worker's push to its device, and its pull."""
+    """Return every worker's push to its device, and its pull."""
     pairs = [(places.workers[client], places.devices[local]) for client, local in enumerate(places.local_devices)]
     return (
         [path_of(machine, worker, device, kind) for worker, device in pairs],

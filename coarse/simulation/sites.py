@@ -74,7 +74,7 @@ def coarse_site(
     machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind,
     copies: PathKind = "pcie",
 ) -> Site:  # fmt: skip
-    """Pushes and pulls over `copies`, sync cores over `device_ring`, the workers' own ring over `worker_ring`."""
+    """Return the site: pushes and pulls over `copies`, sync cores over `device_ring`, workers over `worker_ring`."""
     pairs = [(c, d) for c in range(len(places.workers)) for d in range(len(places.devices))]
     return Site(
         links=machine.links,
@@ -91,7 +91,7 @@ def coarse_site(
 
 
 def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
-    """One memory device; workers store gradients to it and load the result, coherently (COARSE III-B)."""
+    """Return one memory device; workers store gradients to it and load the result, coherently (COARSE III-B)."""
     shared = replace(machine, num_sharers=len(places.workers))
     device = places.devices[0]
     return Site(
@@ -129,13 +129,13 @@ def reachable_proxies(placement: Placement) -> list[tuple[int, ...]]:
 
 
 def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dict[tuple[int, int], Path]:
-    """(member, member) -> links."""
+    """Return (member, member) -> links."""
     everybody = range(len(members))
     return {(a, b): path_of(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b}
 
 
 def _coherent_paths(machine: Machine, places: EndpointPlacement, kind: PathKind) -> dict[tuple[int, int], Path]:
-    """(worker, device) of one node -> links of loads, or of stores; none where no memory is coherent."""
+    """Return (worker, device) of one node -> links of loads, or of stores; none where no memory is coherent."""
     if machine.coherence is None:
         return {}
     pairs = [(w, d) for w in range(len(places.workers)) for d in range(len(places.devices))]
@@ -148,7 +148,7 @@ def _coherent_paths(machine: Machine, places: EndpointPlacement, kind: PathKind)
 
 
 def _host_paths(machine: Machine, members: Sequence[str], *, to_host: bool) -> tuple[Path, ...]:
-    """Links between each member and the memory of its host."""
+    """Return the links between each member and the memory of its host."""
     return tuple(machine.host_path(member, to_host=to_host) for member in members)
 
 

@@ -98,12 +98,12 @@ def alone(site: Site) -> Site:
 
 
 def _ring_rate(links: Sequence[Link], paths: Mapping[tuple[int, int], Path]) -> float:
-    """Bytes per second of a ring's members; any number for a ring of one, which sends nothing."""
+    """Return the bytes per second of a ring's members; any number for a ring of one, which sends nothing."""
     hops = _ring_hops(paths)
     return ring_bytes_per_s(links, hops, _RING_BYTES) if hops else 1.0
 
 
 def _ring_hops(paths: Mapping[tuple[int, int], Path]) -> list[Path]:
-    """Every member's way to its next, or that of the first where it stands for all."""
+    """Return every member's way to its next, or that of the first where it stands for all."""
     num_members = 1 + max((max(ends) for ends in paths), default=0)
     return [paths[m, (m + 1) % num_members] for m in range(num_members) if (m, (m + 1) % num_members) in paths]

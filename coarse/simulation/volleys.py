@@ -59,12 +59,12 @@ def probe_volley(client: int, probe: ProbeCopy) -> Volley:
 
 
 def volley_s(site: Site, volley: Volley) -> tuple[float, ...]:
-    """Seconds of each transfer by the model of the links."""
+    """Return the seconds of each transfer by the model of the links."""
     return ends_s(site.links, [send.path(site) for send in volley.sends], volley.nbytes)
 
 
 def ends_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> tuple[float, ...]:
-    """Seconds after which each of several transfers of `nbytes`, begun together, has ended."""
+    """Return the seconds after which each of several transfers of `nbytes`, begun together, has ended."""
     fabric = Fabric(links)
     for number, path in enumerate(paths):
         fabric.start(number, path, nbytes, 0.0)

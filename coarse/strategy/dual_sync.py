@@ -58,7 +58,7 @@ class SyncRates:
 
 
 def train_s(nbytes: int, proxy_bytes: int, times: IterationTimes, rates: SyncRates) -> float:
-    """Seconds of an iteration of which `proxy_bytes` of `nbytes` go to the proxies: the paper's T_train."""
+    """Return the seconds of an iteration of which `proxy_bytes` of `nbytes` go to the proxies: the paper's T_train."""
     if not 0 <= proxy_bytes <= nbytes:
         raise ConfigError(f"between 0 and {nbytes} bytes can go to the proxies, got {proxy_bytes}")
     return max(

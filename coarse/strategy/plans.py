@@ -92,7 +92,7 @@ def _on_each_node(
     cluster: Cluster, homes: tuple[int, ...], num_shards: int, turn: int, local: tuple[tuple[int, ...], ...],
     exchange: str,
 ) -> Plan:  # fmt: skip
-    """Each node's devices take equal runs of shards; the turn rotates which of them is first."""
+    """Return a plan in which each node's devices take equal runs of shards; `turn` rotates the first."""
     cuts = {0, num_shards}
     for near in local:
         cuts |= {-(-i * num_shards // len(near)) for i in range(len(near))}

@@ -330,7 +330,7 @@ def _wrong(name: str, use: Use, found: object, why: str) -> ConfigError:
 
 
 def _misfit(sharding: Sharding, use: Use, found: Gather, own: Keeps) -> str:
-    """Why a gather cannot be carried out where `own` is kept; "" where it can."""
+    """Return why a gather cannot be carried out where `own` is kept; "" if it can."""
     if found.bits not in (8, 16):
         return f"bits are 16 or 8, got {found.bits!r}"
     if found.bits == 8 and (found.source is not Source.ALL or found.keep is Keeps.HOST_COPY):

@@ -51,7 +51,7 @@ def best_round(view: View, routes: Sequence[tuple[Facts, ...] | None], *, hold_b
 def search_splits(
     view: View, facts: tuple[Facts, ...] | None = None, *, hold_back: bool = True
 ) -> list[tuple[int, float]]:
-    """(split, seconds of an iteration) of the splits that a search looks at: a grid, then closer and closer."""
+    """Return (split, seconds of an iteration) of the splits of a search: a grid, then closer and closer."""
     count = len(view.nbytes)
     seconds: dict[int, float] = {}
 

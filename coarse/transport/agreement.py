@@ -66,7 +66,7 @@ def agree_on_decisions(world: MPI.Comm, path: str | None, cluster: Cluster) -> D
 
 
 def gather_hosts(world: MPI.Comm) -> list[str]:
-    """Every rank's host name."""
+    """Return every rank's host name."""
     return _gather_texts(world, MPI.Get_processor_name())
 
 
@@ -78,7 +78,7 @@ def broadcast_run_name(world: MPI.Comm) -> str:
 
 
 def _gather_texts(world: MPI.Comm, text: str) -> list[str]:
-    """Every rank's text."""
+    """Return every rank's text."""
     mine = np.frombuffer(text.encode(), np.uint8)
     lengths = np.empty(world.Get_size(), np.int64)
     world.Allgather(np.array([mine.size], np.int64), lengths)

@@ -60,13 +60,13 @@ class WorkersWorld(MPI.Intracomm):
         WHOLE.Abort(errorcode)
 
     def Free(self) -> None:
-        """MPI's error for COMM_WORLD."""
+        """Raise MPI's error for COMM_WORLD."""
         if self._is_world:
             raise MPI.Exception(MPI.ERR_COMM)
         super().Free()
 
     def Disconnect(self) -> None:
-        """MPI's error for COMM_WORLD."""
+        """Raise MPI's error for COMM_WORLD."""
         if self._is_world:
             raise MPI.Exception(MPI.ERR_COMM)
         super().Disconnect()
@@ -127,7 +127,7 @@ class WorkersTold:
                 WHOLE.Send([np.array([comes], np.uint8), MPI.BYTE], dest=rank, tag=int(Tag.WORKERS))
 
     def come(self, clock: WallClock) -> bool:
-        """On a memory device: whether the workers come, once that is known."""
+        """Return, on a memory device, whether the workers come, once that is known."""
         word = np.zeros(1, np.uint8)
         try:
             while not WHOLE.Iprobe(source=self._workers[0], tag=int(Tag.WORKERS)):
@@ -139,7 +139,7 @@ class WorkersTold:
 
 
 def require_others(environ: Mapping[str, str], *, may_be_alone: bool) -> None:
-    """ConfigError where a launcher started several ranks, and MPI has joined this one with none of them."""
+    """Raise ConfigError if a launcher started several ranks, and MPI has joined this one with none of them."""
     launcher = innermost_launcher(environ)
     if may_be_alone or launcher is None or launcher.num_ranks == 1 or WHOLE.Get_size() > 1:
         return
@@ -211,7 +211,7 @@ def guard_comm_world() -> None:
 
 
 def lack_of_threads() -> CoarseError | None:
-    """Why this MPI cannot be called by a progress thread beside others; None where it can."""
+    """Return why this MPI cannot be called by a progress thread beside others; None if it can."""
     levels = ("single", "funneled", "serialized", "multiple")
     level = levels[MPI.Query_thread()]
     if level == levels[-1]:

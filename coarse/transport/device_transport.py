@@ -33,7 +33,7 @@ class DeviceTransport(Protocol):
         ...
 
     def take_lost(self) -> list[int]:
-        """Devices that were found dead since the last call, where this way tells."""
+        """Return the devices that were found dead since the last call, where this way tells."""
         ...
 
     @property

@@ -110,7 +110,7 @@ def environ_of_new_job(environ: Mapping[str, str], startup: str) -> dict[str, st
 
 
 def _torchrun(environ: Mapping[str, str]) -> Launcher | None:
-    """torchrun, or what sets its variables."""
+    """Return torchrun, or what sets its variables."""
     rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     if not rank.isdecimal() or not size.isdecimal():
         return None

@@ -43,7 +43,7 @@ RUNNING, LEFT, TERMINATED = 0, 1, 2
 
 
 def control_bytes(num_endpoints: int) -> int:
-    """Bytes of the control segment of a node."""
+    """Return the bytes of the control segment of a node."""
     return num_endpoints * _STATUS_BYTES + num_endpoints**2 * (_HEADER_BYTES + RING_BYTES)
 
 
@@ -145,7 +145,7 @@ class Mailbox:
 
     @contextlib.contextmanager
     def as_of(self, moment_s: float) -> Iterator[None]:
-        """Within, this thread goes on with something of an earlier moment, which has had to wait."""
+        """Give a context in which this thread goes on with something of an earlier moment, which had to wait."""
         yield
 
     def send_to_all(self, record: Record) -> None:
@@ -211,13 +211,13 @@ class Mailbox:
     # --- reading
 
     def records(self) -> Iterator[Record]:
-        """All records that have come."""
+        """Yield all records that have come."""
         for _, ring in self._inbound:
             while (frame := ring.read()) is not None:
                 yield decode(frame)
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """All frames that have come, each with its writer."""
+        """Yield all frames that have come, each with its writer."""
         for peer, ring in self._inbound:
             while (frame := ring.read()) is not None:
                 yield peer, frame

@@ -152,7 +152,7 @@ class MpiTransport:
         return arriving.is_announced and not arriving.requests
 
     def take_lost(self) -> list[int]:
-        """Devices that were found dead since the last call; only a fault-tolerant MPI tells."""
+        """Return the devices that were found dead since the last call; only a fault-tolerant MPI tells."""
         lost, self._untold = self._untold, []
         return lost
 

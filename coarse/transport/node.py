@@ -105,7 +105,7 @@ def _memory(label: str, descriptor: int, own_files: Mapping[int, MemoryFile]) ->
 def _exchange(
     comm: MPI.Comm, run: str, offers: dict[str, int], timeout_s: float
 ) -> dict[str, int]:
-    """Every rank's files on every rank: label -> descriptor."""
+    """Return every rank's files on every rank: label -> descriptor."""
     me, size = comm.Get_rank(), comm.Get_size()
     names = [f"\0coarse-{run}-start-{comm.Get_name()}-{rank}" for rank in range(size)]
     counts = np.empty(size, np.int64)

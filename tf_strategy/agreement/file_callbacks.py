@@ -151,7 +151,7 @@ def _take_part(callback: keras.callbacks.Callback, name: str, *, weights_only: b
 
 
 def _read_in_turn(operations: Operations) -> None:
-    """BackupAndRestore may mend a backup that was cut off before it reads it; others read what has become of it."""
+    """Read in turn: BackupAndRestore may mend a backup that was cut off; others read what has become of it."""
     restore = Callbacks.BackupAndRestore.on_train_begin
 
     @functools.wraps(restore)

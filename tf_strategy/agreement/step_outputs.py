@@ -10,7 +10,7 @@ from tf_strategy.sums.operations import Operations
 
 
 def means_of_all(operations: Operations, logs: Any) -> Any:  # noqa: ANN401
-    """Nested logs, of which every worker has its own, with the means over workers in place of numbers.
+    """Return nested logs, of which every worker has its own, with the means over workers in place of numbers.
 
     All numbers go as one float64 vector, so that workers synchronise once. A mean has the type of its numbers, one of
     integers rounded towards zero, as under MirroredStrategy. Variables, and what is no number, stay as they are.
@@ -49,7 +49,7 @@ def _is_number(leaf: Any) -> bool:  # noqa: ANN401
 
 
 def rows_of_all(operations: Operations, outputs: Any) -> Any:  # noqa: ANN401
-    """Nested outputs, of whose tensors every worker has its rows, with all workers' rows end to end.
+    """Return nested outputs, of whose tensors every worker has its rows, with all workers' rows end to end.
 
     A number per worker becomes a vector, as under MirroredStrategy; what is no tensor stays as it is.
 

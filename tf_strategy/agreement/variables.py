@@ -147,13 +147,13 @@ def told(names: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in quotes, three at most, and how many there are beside them."""
+    """Return the names in quotes, three at most, and how many there are beside them."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(map(repr, names[:3]))}{more}"
 
 
 def _table(variables: Mapping[int, tf.Variable]) -> np.ndarray:
-    """(n, 2) int64: each variable's number and digest, a CRC, which is four times as fast as blake2b."""
+    """Return (n, 2) int64: each variable's number and digest, a CRC, which is four times as fast as blake2b."""
     digests = [(number, _digest(values_of(variable))) for number, variable in variables.items()]
     return np.array(digests, np.int64).reshape(-1, 2)
 

@@ -289,7 +289,7 @@ def order_of(dataset: tf.data.Dataset) -> tuple[int, int, int, int]:
 
 
 def _global_seed() -> tuple[int, bool]:
-    """TensorFlow's global seed, and whether it was set."""
+    """Return TensorFlow's global seed, and whether it was set."""
     seed = int(tf.compat.v1.get_seed(0)[0])
     return seed, seed != _NO_SEED
 

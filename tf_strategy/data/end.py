@@ -120,7 +120,7 @@ def place_of(worker: StepReport) -> str:
 
 
 def different_orders(parts: Sequence[DataPart]) -> list[str]:
-    """Warnings, if ranks that each read a whole dataset, and keep their share, may have it in different orders."""
+    """Return warnings, if ranks that each read a whole dataset may have it in different orders."""
     split = parts[0].split
     if split == DataSplit.AS_GIVEN:
         return []

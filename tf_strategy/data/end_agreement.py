@@ -88,7 +88,7 @@ class DataAgreement:
 
 
 def _as_dataset(spec: object) -> tf.data.Dataset:
-    """One empty batch."""
+    """Return one empty batch."""
     return tf.data.Dataset.from_tensors(empty_batch(spec))
 
 

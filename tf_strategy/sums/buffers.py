@@ -48,7 +48,7 @@ class ReductionSite:
             view[:] = array.reshape(-1).view(view.dtype)
 
     def nbytes_of(self, bucket: int) -> int:
-        """Bytes of a bucket's tensors."""
+        """Return the bytes of a bucket's tensors."""
         return sum(view.nbytes for view in self._views[bucket])
 
     def results(self, bucket: int) -> list[np.ndarray]:

@@ -121,7 +121,7 @@ class Operations:
         return _operation(push, [*raw, *ago_s], [tf.int64])[0]
 
     def _at_once(self, op: Op, wires: tuple[DType, ...], raw: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Tensors whose shapes are known when they come."""
+        """Return the tensors whose shapes are known when they come."""
 
         def reduced(*arrays: np.ndarray) -> Arrays:
             return self._rounds.reduce(ReducedTensors(op, wires, tuple(array.shape for array in arrays)), arrays)
@@ -142,7 +142,7 @@ class Operations:
         return result
 
     def gather(self, tensor: tf.Tensor) -> list[tf.Tensor]:
-        """Every rank's tensor, in order of rank; they may differ in the first extent."""
+        """Return every rank's tensor, in order of rank; they may differ in the first extent."""
         self._require_no_jit()
         require_bits(tensor.dtype, f"rank {self.rank}: a gathering")
         with tf.device("CPU:0"):
@@ -156,7 +156,7 @@ class Operations:
     def _alone(
         self, function: Callable[..., Arrays], inputs: list[tf.Tensor], types: list[tf.DType]
     ) -> list[tf.Tensor]:
-        """One operation that is a whole synchronisation."""
+        """Return one operation that is a whole synchronisation."""
         with tf.control_dependencies([self._enter()]):
             results = _operation(function, inputs, types)
         self._leave(results)
@@ -185,7 +185,7 @@ def _operation(function: Callable[..., Any], inputs: list[tf.Tensor], types: lis
 
 
 def _seconds_between(first: list[tf.Tensor], last: list[tf.Tensor]) -> tf.Tensor:
-    """float64, from when the one tensors were there until the others were too."""
+    """Return float64, from when the one tensors were there until the others were too."""
     with tf.control_dependencies(first):
         begin_s = tf.timestamp()
     with tf.control_dependencies([begin_s, *last]):
@@ -211,12 +211,12 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return max(2, self._operations.num_workers)
 
     def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
-        """One value's sum or mean, on the devices of `destinations`."""
+        """Return one value's sum or mean, on the devices of `destinations`."""
         (combined,) = self._combined(reduce_op, [local_value(per_replica_value)])
         return on_devices_of(combined, destinations)
 
     def batch_reduce(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:  # noqa: ANN401
-        """Many values' sums or means in one synchronisation; a destination (a tensor's device) may be empty."""
+        """Return many values' sums or means in one synchronisation; a destination may be empty."""
         return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
 
     def sums_of_gradients(self, gradients: list[Any], exact: Sequence[int]) -> list[Any]:
@@ -238,7 +238,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return on_devices_of(first, destinations)
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
-        """All workers' values end to end along an axis, in order of rank."""
+        """Return all workers' values end to end along an axis, in order of rank."""
         value: Any = local_value(per_replica_value)
         num_axes = value.shape.rank
         if num_axes is None or not -num_axes <= axis < num_axes:
@@ -263,7 +263,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return [self._rows(op, v) if isinstance(v, tf.IndexedSlices) else v for v in combined]
 
     def _rows(self, op: Op, rows: tf.IndexedSlices) -> tf.IndexedSlices:
-        """All workers' rows; a row that several have comes several times, as in any IndexedSlices."""
+        """Return all workers' rows; a row that several have comes several times, as in any IndexedSlices."""
         values = tf.concat(self._operations.gather(rows.values), 0)
         indices = tf.concat(self._operations.gather(rows.indices), 0)
         if op is Op.AVERAGE:
@@ -294,7 +294,7 @@ def as_tensor(value: Any, like: Any = None) -> Any:  # noqa: ANN401
 
 
 def require_bits(dtype: tf.DType, what: str) -> None:
-    """TypeError, with the remedy, where a tensor is no block of bytes that could be sent."""
+    """Raise TypeError, with the remedy, if a tensor is no block of bytes that could be sent."""
     if dtype in (tf.string, tf.resource, tf.variant):
         raise TypeError(f"{what}: a tensor of tf.{dtype.name} cannot be sent; make numbers of it, by tf.io.decode_raw")
 

@@ -45,7 +45,7 @@ class ReducedTensors:
         return sum(self.each_nbytes)
 
     def plans(self, bucket_bytes: int) -> list[BucketPlan]:
-        """Buckets of tensors, named "0", "1" and so on, in the order of backward: the last first."""
+        """Return the buckets of tensors, named "0", "1" and so on, in the order of backward: the last first."""
         sizes = [
             (str(number), int(wire), prod(shape))
             for number, (wire, shape) in enumerate(zip(self.wires, self.shapes, strict=True))
@@ -89,7 +89,7 @@ class ResultPool:
         self._memories: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
     def take(self, nbytes: int) -> np.ndarray:
-        """(nbytes,) uint8, aligned, that no tensor lives in."""
+        """Return (nbytes,) uint8, aligned, that no tensor lives in."""
         memories = self._memories[nbytes]
         counts = _counts(memories)
         if _ALONE in counts:

@@ -152,7 +152,7 @@ class Rounds:
 
     @failures.noted
     def reduce(self, tensors: ReducedTensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """All tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
+        """Return all tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
         self._meet(tensors.place)  # keys that others do not push would be waited for until time is up
         return streamed(self._runtime.require_client(), pieces_of(tensors), arrays)
 
@@ -174,7 +174,7 @@ class Rounds:
 
     @failures.noted
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """Every rank's array, in order of rank; they may differ in the first extent."""
+        """Return every rank's array, in order of rank; they may differ in the first extent."""
         self._meet(ProgramPlace("each of the gathered rows", (f"{array.dtype}{list(array.shape[1:])}",)))
         blobs = stream_blobs(np.ascontiguousarray(array).tobytes(), "tensorflow/gather")
         return [np.frombuffer(blob, array.dtype).reshape(-1, *array.shape[1:]) for blob in blobs]
@@ -230,7 +230,7 @@ class RollCall:
             raise MismatchError(f"rank {self._rank}: at synchronisation {self.number} {said}")
 
     def said(self, rank: int, nbytes: int) -> np.ndarray:
-        """(nbytes,) uint8: what a rank said, until the next `begin`."""
+        """Return (nbytes,) uint8: what a rank said, until the next `begin`."""
         return self._rows[rank, _BEFORE:].view(np.uint8)[:nbytes]
 
 

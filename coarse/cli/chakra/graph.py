@@ -53,7 +53,7 @@ def in_order(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _circle(by_id: Mapping[int, Node], waiting: Mapping[int, int]) -> str:
-    """One of the circles, as records that each wait for the next."""
+    """Return one of the circles, as records that each wait for the next."""
     at = min(node_id for node_id, num_parents in waiting.items() if num_parents)
     walked: list[int] = []
     while at not in walked:

@@ -44,7 +44,7 @@ def module_of(entries: Mapping[str, object], where: str) -> nn.Module:
 
 
 def inputs_of(module: nn.Module, where: str, sequence: int | None) -> Inputs:
-    """One sample of what the model reads: tokens, with their labels where the model has a language head, or pixels.
+    """Return one sample of the model's input: tokens, with labels for a language head, or pixels.
 
     Raises:
         ConfigError: tokens without --sequence, pixels with it, or a model that reads something else.

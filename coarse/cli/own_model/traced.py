@@ -50,7 +50,7 @@ class _Counts:
     mask_numel: int = 0
 
     def add(self, other: "_Counts") -> None:
-        """Another's on top."""
+        """Add another's counts."""
         self.flops += other.flops
         self.saved_numel += other.saved_numel
         self.mask_numel += other.mask_numel
@@ -83,7 +83,7 @@ def called(function: Callable[[], object], text: str, sequence: int | None) -> t
 
 
 def tokens(sequence: int, **others: torch.Tensor) -> Inputs:
-    """One sample of so many tokens as the only positional input, beside others by name."""
+    """Return one sample of so many tokens as the only positional input, beside others by name."""
     ids = torch.empty((1, sequence), dtype=torch.int64, device=META)
     return Inputs(args=(ids,), kwargs=others, sample=f"sequence of {sequence} tokens")
 

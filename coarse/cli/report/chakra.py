@@ -104,7 +104,7 @@ def _us(seconds: float) -> int:
 
 
 def _predicted(run: Run, folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
-    """(mode, its workers), by the traces beside the run; where one worker stood for all, all are as it."""
+    """Yield (mode, its workers), by the traces beside the run; where one worker stood for all, all are as it."""
     for timeline in run.timelines:
         if not timeline.title.isidentifier():
             raise ConfigError(
@@ -123,7 +123,7 @@ def _predicted(run: Run, folder: Path) -> Iterator[tuple[str, list[RankedStep]]]
 
 
 def _demonstrated(folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
-    """(mode, its workers) of the demo's record; of each worker the step that took as long as the median."""
+    """Yield (mode, its workers) of the demo's record; of each worker the step that took as long as the median."""
     path = folder / DEMO_FILE
     document = json_of(path, "the demo's record")
     assert isinstance(document, dict), "the run was read from it"

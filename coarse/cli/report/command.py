@@ -65,7 +65,7 @@ def _print_whole(console: Console, table: Table) -> None:
 
 
 def table_of(run: Run) -> Table:
-    """Modes below one another; speed-ups are over the first, and shares are of bytes that go to devices."""
+    """Return the modes below one another; speed-ups are over the first, and shares are of bytes that go to devices."""
     caption = f"speed-up over {run.results[0].name}; n% of the bytes go to memory devices"
     table = Table(title=run.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.caption, table.caption_justify = caption, "left"

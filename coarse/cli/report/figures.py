@@ -72,7 +72,7 @@ _LINKS = (
 
 
 def draw_run(run: Run, folder: Path) -> list[Picture]:
-    """All pictures of a run; one timeline, and one of links, for each mode."""
+    """Return all pictures of a run; one timeline, and one of links, for each mode."""
     first = run.results[0].name
     drawn = [Picture(_save(comparison(run), folder / "comparison.png"), None, _BARS.format(first=first))]
     for timeline in run.timelines:
@@ -125,7 +125,7 @@ def comparison(run: Run) -> Figure:
 
 
 def timeline_figure(run: Run, timeline: Timeline) -> Figure:
-    """Rows of spans: workers' phases, what they push and pull, and what devices do."""
+    """Return the rows of spans: workers' phases, what they push and pull, and what devices do."""
     figure = Figure(figsize=(11, 1.9 + 0.26 * len(timeline.rows)), layout="constrained")
     axes = figure.subplots()
     duration_ms = timeline.duration_s * MS_PER_S or 1.0

@@ -23,7 +23,7 @@ _TRAFFIC = {
 
 
 def links_of(job: Job, transfers: Sequence[Transfer], window: Window) -> list[LinkUse]:
-    """All links that carried something, by their bytes. A transfer's bytes are spread evenly over its time."""
+    """Return all links that carried something, by their bytes. A transfer's bytes are spread evenly over its time."""
     bin_s = max((window.end_s - window.begin_s) / NUM_BINS, 1e-30)
     per_link: dict[int, np.ndarray] = {}  # link -> (NUM_BINS,) bytes in each bin
     senders: dict[int, set[str]] = {}
@@ -64,7 +64,7 @@ def busiest_of_each_kind(uses: Sequence[LinkUse], duration_s: float) -> tuple[Li
 
 
 def _in_bins(transfer: Transfer, window: Window, bin_s: float) -> tuple[int, np.ndarray]:
-    """(first bin, bytes in it and in those after it) of a transfer."""
+    """Return (first bin, bytes in it and in those after it) of a transfer."""
     edges = np.linspace(window.begin_s, window.end_s, NUM_BINS + 1)
     first = max(0, min(NUM_BINS - 1, int((transfer.begin_s - window.begin_s) / bin_s)))
     last = max(first, min(NUM_BINS - 1, int((transfer.end_s - window.begin_s) / bin_s)))

@@ -74,7 +74,7 @@ class LuwuRow:
 
 
 def predicted(scenario: PagedScenario, mode: str) -> LuwuRow:
-    """One mode; what does not fit is a row of nothing, with the reason."""
+    """Return one mode; what does not fit is a row of nothing, with the reason."""
     needs = scenario.capacity.needs(mode, scenario.model, scenario.batch)
     try:
         scenario.require_fit(mode)
@@ -98,7 +98,7 @@ def largest_models(scenario: PagedScenario, modes: Sequence[str]) -> Iterator[tu
 
 
 def draw_steps(rows: Sequence[LuwuRow], title: str, path: Path) -> None:
-    """Bars: each mode's step, and below it how long each resource is busy."""
+    """Draw bars: each mode's step, and below it how long each resource is busy."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # here, so that help and other commands do without
     from matplotlib.figure import Figure
 
@@ -173,7 +173,7 @@ def _gib(nbytes: int) -> str:
 
 
 def _show_largest(largest: Sequence[tuple[int, dict[str, Limit]]], modes: Sequence[str], console: Console) -> None:
-    """Fig. 10's question: the largest OPT, and beside it the most parameters."""
+    """Show the answer to Fig. 10's question: the largest OPT, and beside it the most parameters."""
     cells = [[str(count), *(_limit_text(found[mode]) for mode in modes)] for count, found in largest]
     title = "The largest OPT, and the most parameters, at one sample a worker"
     console.print(_table(title, ("workers", *modes), cells))

@@ -26,7 +26,7 @@ class Input:
 
 
 def inputs_of(scenario: PagedScenario) -> tuple[Input, ...]:
-    """All that the table's numbers follow from, but the model's shape."""
+    """Return all that the table's numbers follow from, but the model's shape."""
     return (*_of_machine(scenario.machine), *_of_modes(scenario))
 
 

@@ -57,12 +57,12 @@ def cells(run: Run, *, num_links: int, between: str = " ") -> Iterator[tuple[str
 
 
 def _ms_text(milliseconds: float) -> str:
-    """Four digits, and none beyond microseconds."""
+    """Return four digits, and none beyond microseconds."""
     return f"{milliseconds:.3f}" if milliseconds < 1 else f"{milliseconds:#.4g}".rstrip(".")
 
 
 def _short(number: float) -> str:
-    """Three digits, and those before the point."""
+    """Return three digits, and those before the point."""
     return f"{number:.0f}" if number >= 1000 else f"{number:.3g}"
 
 

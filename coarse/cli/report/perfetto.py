@@ -46,7 +46,7 @@ def _worker_trace(worker: int, phases: Sequence[tuple[str, float, float]], title
 
 
 def _add(trace: Trace, kind: str, each: Transfer | Work, job: Job, window: Window) -> None:
-    """One transfer with its bytes and its links, or one addition."""
+    """Add one transfer with its bytes and its links, or one addition."""
     span = window.clipped(kind, each.begin_s, each.end_s)
     if span is None:
         return
@@ -61,7 +61,7 @@ def _add(trace: Trace, kind: str, each: Transfer | Work, job: Job, window: Windo
 
 
 def _add_syncs(traces: dict[str, Trace], report: Report, job: Job, window: Window) -> None:
-    """Each gradient from backward to its combined values; those that overlap lie in lanes of their own."""
+    """Add each gradient from backward to its combined values; those that overlap lie in lanes of their own."""
     seen = [sync for sync in report.syncs if sync.end_s > window.begin_s]
     for worker in sorted({sync.worker for sync in seen}):
         trace = traces[f"worker {worker}"]

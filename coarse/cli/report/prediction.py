@@ -197,7 +197,7 @@ def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profi
 def disturbed_notes(
     name: str, iteration_times_s: Sequence[float], jitter: Jitter | None, *, has_changes: bool
 ) -> list[str]:
-    """Sentences on iterations that differ, by jitter or because links changed."""
+    """Return the sentences on iterations that differ, by jitter or because links changed."""
     notes = []
     if jitter is not None:
         mean_ms, least_ms, most_ms = (of(iteration_times_s) * 1e3 for of in (fmean, min, max))
@@ -246,7 +246,7 @@ def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
 
 
 def places_of(scenario: Scenario) -> tuple[tuple[str, str], ...]:
-    """(worker or memory device, the endpoint that plays it, named as its links are), workers first."""
+    """Return (worker or memory device, the endpoint that plays it, named as its links are), workers first."""
     wiring, is_one_node = scenario.machine.wiring, scenario.machine.num_nodes == 1
     who = {"worker": scenario.places.workers, "device": scenario.places.devices}
     located = [(f"{role} {n}", *wiring.locate(at)) for role, places in who.items() for n, at in enumerate(places)]

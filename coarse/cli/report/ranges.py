@@ -33,7 +33,7 @@ class Ranges:
     def iterations_s(
         self, scenarios: Scenarios, mode: str, decided: Job, on_progress: Callable[[float], None] = lambda _: None
     ) -> tuple[float, ...]:
-        """Seconds of a mode's iteration at each point, with the facts and the round of a job as it was decided."""
+        """Return the seconds of a mode's iteration at each point, with the facts and the round of a decided job."""
 
         def iteration_s(other: Scenarios) -> float:
             job = replace(other.of(mode), profile_every=0).job_of(decided.facts, decided.round)
@@ -90,7 +90,7 @@ def ranges_of(
 
 
 def interval_of(text: str) -> tuple[str, tuple[float, float]]:
-    """(Field or factor, its ends) as an option `--interval compute=0.8:1.2` states them."""
+    """Return (Field or factor, its ends) as an option `--interval compute=0.8:1.2` states them."""
     key, _, ends = text.partition("=")
     low, _, high = ends.partition(":")
     try:

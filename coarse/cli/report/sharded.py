@@ -47,7 +47,7 @@ HEAD = ("mode", "batch", "samples/s", "total s", "compute s", "exposed s", "forw
 
 
 def table_of(rows: Sequence[ShardedRow]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Head and cells of a table."""
+    """Return the head and cells of a table."""
     has_idle = any(row.idle_s > 0 for row in rows)
     place = HEAD.index("exposed s") + 1
     return (*HEAD[:place], *(["idle s"] if has_idle else []), *HEAD[place:]), [
@@ -56,7 +56,7 @@ def table_of(rows: Sequence[ShardedRow]) -> tuple[tuple[str, ...], list[list[str
 
 
 def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: bool) -> ShardedRow:
-    """One mode; a batch that does not fit is a row of nothing, with the reason."""
+    """Return one mode; a batch that does not fit is a row of nothing, with the reason."""
     note = ""
     if at_largest_batch and (largest := scenario.largest_batch()):
         scenario = replace(scenario, batch=largest)

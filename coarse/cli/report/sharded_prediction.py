@@ -96,7 +96,7 @@ def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
 def sharded_samples_s(
     ranges: Ranges, scenarios: Scenarios, mode: Sharding, on_progress: Callable[[float], None] = lambda _: None
 ) -> tuple[float, ...]:
-    """Seconds of a sharded mode's iteration at each point of its inputs."""
+    """Return the seconds of a sharded mode's iteration at each point of its inputs."""
     def iteration_s(other: Scenarios) -> float:
         scenario = sharded_scenario(other, mode)
         return (scenario.run() if mode.meets else _predicted(scenario, mode)).iteration_s
@@ -110,7 +110,7 @@ def _predicted(scenario: ShardedScenario, mode: Sharding) -> PredictedIteration:
 
 
 def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
-    """One sharded mode's numbers.
+    """Return one sharded mode's numbers.
 
     Raises:
         CapacityError: a GPU's memory is too small for it.

@@ -20,7 +20,7 @@ def last_iteration(report: Report) -> Window:
 
 
 def timeline_of(job: Job, report: Report, title: str, places: Sequence[tuple[str, str]]) -> Timeline:
-    """Rows of the first workers and devices, and the busiest links, of the last iteration of a recorded job."""
+    """Return rows of the first workers and devices, and the busiest links, of a recorded job's last iteration."""
     recording = recording_of(report)
     window = last_iteration(report)
     transfers = [each for each in recording.transfers() if each.end_s > window.begin_s]
@@ -45,7 +45,7 @@ def recording_of(report: Report) -> Recording:
 
 
 def phases_of(row: WorkerIteration, window: Window) -> tuple[Span, ...]:
-    """Forward, backward, idle and exposed communication of a worker's iteration, end to end."""
+    """Return forward, backward, idle and exposed communication of a worker's iteration, end to end."""
     ends = {
         "forward": row.forward_end_s,
         "backward": row.backward_end_s,
@@ -60,7 +60,7 @@ def phases_of(row: WorkerIteration, window: Window) -> tuple[Span, ...]:
 
 
 def lane_of(port: tuple[str, int]) -> tuple[str, str]:
-    """(who, kind of its span): a port's place in pictures."""
+    """Return (who, kind of its span): a port's place in pictures."""
     does, number = port
     who = "worker" if does in ("push", "pull", "workers") else "device"
     return f"{who} {number}", _KIND_OF_PORT[does]
@@ -81,7 +81,7 @@ def _port_rows(transfers: Sequence[Transfer], recording: Recording, window: Wind
 
 
 def _rank(name: str) -> tuple[bool, int, int]:
-    """Workers first, by number; of each its phases, then in the order in which bytes travel."""
+    """Return a key that sorts workers first, by number; of each its phases, then the ways of bytes in their order."""
     who, number, *kind = name.split()
     order = ("", "push", "fetch", "add", "ring", "pull")
     return who != "worker", int(number), order.index(kind[0] if kind else "")

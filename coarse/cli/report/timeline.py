@@ -98,7 +98,7 @@ class Timeline:
     """(worker or memory device, part of the machine that plays it), workers first; empty if they are unknown."""
 
     def to_mapping(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
     @classmethod

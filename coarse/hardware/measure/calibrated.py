@@ -17,7 +17,7 @@ from coarse.protocol.units import GIB, LINE_BYTES
 
 _RISE = 0.02
 """Share below which a rate does not count as risen."""
-"""As the CXL presets assume it; a machine without coherence states none."""
+"""Growth that the CXL presets assume; a machine without coherence states none."""
 GB, NS = 1e9, 1e-9
 
 
@@ -106,7 +106,7 @@ def rate_of(streams: Streams, kind: str) -> Spread:
 
 
 def process_counts(most: int) -> tuple[int, ...]:
-    """Numbers of processes to try: 1 to 4, then in steps of a half and a third, and the most."""
+    """Return the numbers of processes to try: 1 to 4, then in steps of a half and a third, and the most."""
     counts = [count for count in (1, 2, 3, 4) if count <= most]
     while counts[-1] < most:
         grown = counts[-1] + counts[-1] // (2 if len(counts) % 2 == 0 else 3)
@@ -223,7 +223,7 @@ def _head(found: MemoryMeasurements, base: Machine) -> Iterator[str]:
 
 
 def _notes(found: MemoryMeasurements, port: str, cci: str) -> dict[tuple[str, str], str]:
-    """(table, key) -> how its value was found."""
+    """Return (table, key) -> how its value was found."""
     load, store, copy = (found.fastest(kind) for kind in ("load", "store", "copy"))
     latency = f"measured: loads that wait for one another, {time_text(found.latency_s)}"
     both = f"loads {rate_text(load.load)} of {load.num_processes}, stores {rate_text(store.store)} of "

@@ -94,7 +94,7 @@ def _latency_s(pair: Pair) -> float:
 
 
 def _copies(pair: Pair, on_share: Callable[[float], None]) -> tuple[SizeTable, SizeTable]:
-    """Pushes and pulls of rising sizes, the fastest of several, each through all of the region in turn."""
+    """Return the pushes and pulls of rising sizes, the fastest of several, each through all of the region in turn."""
     here, clock = pair.here, pair.here.clock
     largest = min(LARGEST_BYTES, pair.nbytes // 4)
     sizes = [SMALLEST_BYTES << shift for shift in range((largest // SMALLEST_BYTES).bit_length())]
@@ -116,7 +116,7 @@ def _copies(pair: Pair, on_share: Callable[[float], None]) -> tuple[SizeTable, S
 
 
 def _together_bytes_per_s(pair: Pair) -> float:
-    """Both processes copy as much at once, one in and one out."""
+    """Return the rate of both processes that copy as much at once, one in and one out."""
     here, clock = pair.here, pair.here.clock
     nbytes, count = min(_TOGETHER_BYTES, pair.nbytes // 4), _TOGETHER_COPIES
     pair.start(READ_OFTEN, nbytes, count)

@@ -121,7 +121,7 @@ class MemoryRange:
             part[:] = 0  # so that it may be measured again, and tells nothing
 
     def _parts(self) -> Iterator[np.ndarray]:
-        """(n,) uint8 each."""
+        """Yield parts of the memory, (n,) uint8 each."""
         nbytes = self._file.capacity_bytes
         return (
             self._memory.view(begin, min(_SEEN_BYTES, nbytes - begin)) for begin in range(0, nbytes, _SEEN_BYTES)
@@ -148,7 +148,7 @@ class MemoryMeasurement:
         self._stack.close()
 
     def measure(self) -> MemoryMeasurements:
-        """Everything, one after the other."""
+        """Measure everything, one after the other."""
         subject = self._subject
         latency_s = self._latency_s()
         streams = tuple(self._streams())
@@ -236,7 +236,7 @@ class MemoryMeasurement:
         self._active = self._pairs[:count]
 
     def _together(self, kind: int, window_ns: int) -> float:
-        """Bytes per second of all active processes in the same window."""
+        """Return the bytes per second of all active processes in the same window."""
         for pair in self._active:
             pair.start(STREAM, kind, window_ns)
         return sum(pair.answer() for pair in self._active)

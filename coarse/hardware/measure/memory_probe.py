@@ -29,7 +29,7 @@ _VALUE = 0x0101010101010101
 
 
 def visits(num_slots: int, seed: int) -> np.ndarray:  # (min(num_slots, _MOST_LINES),) int64
-    """Slots in a random order, none twice."""
+    """Return the slots in a random order, none twice."""
     return np.random.default_rng(seed).permutation(num_slots)[:_MOST_LINES]
 
 
@@ -43,7 +43,7 @@ class MemoryProbe:
     """Measures a range of bytes that this process has mapped."""
 
     def __init__(self, memory: np.ndarray, clock: Clock, native: Native) -> None:
-        """Memory is (n,) uint8 of whole pages; its bytes are overwritten."""
+        """Probe memory, (n,) uint8 of whole pages, whose bytes are overwritten."""
         self._memory = memory
         self._clock = clock
         self._native = native
@@ -67,7 +67,7 @@ class MemoryProbe:
         return self._num_lines
 
     def latency_s(self, most_s: float) -> float:
-        """Seconds of a load that waits for the one before, over so many as take `most_s` or are there."""
+        """Return the seconds of a load that waits for the one before, over so many as take `most_s` or are there."""
         if self._num_left < min(self._num_lines, 2 * _HOPS):
             self._evict_all()
             self._num_left = self._num_lines
@@ -83,7 +83,7 @@ class MemoryProbe:
                 return max(ended_s - began_s, 1e-9) / hops
 
     def stream_bytes_per_s(self, kind: int, least_s: float) -> float:
-        """Bytes per second that are loaded, stored or copied in this part of the range, for `least_s`."""
+        """Return the bytes per second that are loaded, stored or copied in this part of the range, for `least_s`."""
         length = len(self._part) // 2 if kind == COPY else len(self._part)
         act = self._action(kind)
         done = 0
@@ -100,7 +100,7 @@ class MemoryProbe:
                 return done / max(seconds, 1e-9)
 
     def flush_s(self) -> float:
-        """Seconds until a written line is in memory: flushed and fenced, one after the other."""
+        """Return the seconds until a written line is in memory: flushed and fenced, one after the other."""
         dirty = self._part[:_DIRTY_BYTES]
         seconds = 0.0
         for _ in range(_DIRTY_ROUNDS):

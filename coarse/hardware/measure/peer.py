@@ -106,7 +106,7 @@ def _read_often(end: Endpoint, nbytes: int, count: int) -> None:
 
 
 def add_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -> float:
-    """Bytes of a float32 tensor to which a sync core adds another, in a second; far larger than caches."""
+    """Return the bytes of a float32 tensor to which a sync core adds another, in a second; far larger than caches."""
     half = len(memory) // 8 * 4
     into, addend = (memory[begin : begin + half].view(np.float32) for begin in (0, half))
     into[:] = addend[:] = 1.0
@@ -115,7 +115,7 @@ def add_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -
 
 
 def step_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -> float:
-    """Bytes of float32 parameters that Adam steps in a second, block by block; all four states lie in `memory`."""
+    """Return the bytes of float32 parameters that Adam steps in a second, block by block; states lie in `memory`."""
     quarter = len(memory) // 16 * 4
     states = [memory[begin : begin + quarter].view(np.float32) for begin in range(0, 4 * quarter, quarter)]
     for state in states:
@@ -129,7 +129,7 @@ def step_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) 
 
 
 def _adam(values: np.ndarray, gradients: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
-    """One step in place, (n,) float32 each (Kingma and Ba 2015, algorithm 1, without the bias corrections)."""
+    """Make one step in place, (n,) float32 each (Kingma and Ba 2015, algorithm 1, without bias corrections)."""
     first *= np.float32(_BETA1)
     first += np.float32(1 - _BETA1) * gradients
     second *= np.float32(_BETA2)
@@ -138,14 +138,14 @@ def _adam(values: np.ndarray, gradients: np.ndarray, first: np.ndarray, second: 
 
 
 def multiply_flops_per_s(side: int, clock: Clock) -> float:
-    """Floating-point operations per second of a float32 matrix product on one core."""
+    """Return floating-point operations per second of a float32 matrix product on one core."""
     left, right = (np.full((side, side), 0.5, np.float32) for _ in range(2))
     out = np.empty((side, side), np.float32)
     return 2.0 * side**3 / _best(clock, lambda: np.matmul(left, right, out=out))
 
 
 def _best(clock: Clock, action: Callable[[], object], repeats: int = _REPEATS) -> float:
-    """Seconds of the fastest of a few; the first only warms up where there are several."""
+    """Return the seconds of the fastest of a few; the first only warms up where there are several."""
     if repeats > 1:
         action()
     return min(_seconds(clock, action) for _ in range(repeats))

@@ -32,7 +32,7 @@ def crossed(text: str, interface: str) -> Crossed:
 
 
 def columns_of(text: str, interface: str) -> list[int]:
-    """All counts of one interface in the text of /proc/net/dev; KeyError where it has none."""
+    """Return all counts of one interface in the text of /proc/net/dev; KeyError where it has none."""
     counts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     columns = {name.strip(): values.split() for name, values in counts.items()}[interface]
     return [int(column) for column in columns]

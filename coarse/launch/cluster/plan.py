@@ -148,7 +148,7 @@ class ClusterPlan:
         ]
 
     def commands(self) -> list[Command]:
-        """All commands in order, a node's name standing for the process that holds it."""
+        """Return all commands in order, a node's name standing for the process that holds it."""
         joined = [command for node in self.nodes for command in self.node_commands(node, node)]
         return [*self.memory_commands(), *self.head_commands(), *joined]
 
@@ -156,7 +156,7 @@ class ClusterPlan:
         return f"{_HARDWARE}{self.nodes.index(node) + 1:02x}"
 
     def _end_of_link(self, place: str, interface: str) -> list[Command]:
-        """Without IPv6, whose greetings would be counted, and within the rate."""
+        """Return commands for an end of a link: within the rate, and without IPv6, whose greetings would be counted."""
         commands = [Command(place, ("ip", "link", "set", interface, "addrgenmode", "none"))]
         if self.rate is not None:
             limit = ("tc", "qdisc", "add", "dev", interface, "root", *self.rate.token_bucket())

@@ -33,7 +33,7 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing will be submitted any more."""
+        """Close the stream: no array will be submitted any more."""
         ...
 
 

@@ -68,7 +68,7 @@ class AllreduceStream:
         return flight
 
     def close(self) -> None:
-        """Nothing will be submitted any more."""
+        """Close the stream: no array will be submitted any more."""
         self._progress.close()
 
     def _duplicate(self) -> Waits:

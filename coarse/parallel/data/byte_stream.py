@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 def cut(part_bytes: Sequence[int], piece_bytes: int) -> list[list[Section]]:
-    """Pieces of at most `piece_bytes` that together hold all parts, end to end and in order."""
+    """Return the pieces of at most `piece_bytes` that together hold all parts, end to end and in order."""
     pieces: list[list[Section]] = []
     filled = piece_bytes
     for part, nbytes in enumerate(part_bytes):
@@ -96,7 +96,7 @@ def stream_from(root_rank: int, parts: Sequence[np.ndarray], name: str) -> None:
 
 
 def stream_blobs(blob: bytes, name: str) -> list[bytes]:
-    """Every rank's bytes, which may differ in length, in order of rank; JoinedError where a rank has joined."""
+    """Return every rank's bytes, which may differ in length, in order of rank; JoinedError if one has joined."""
     runtime = current()
     client = runtime.require_client()
     num_ranks = runtime.placement.num_clients

@@ -31,11 +31,11 @@ class Chooser(Protocol):
         ...
 
     def next_round(self, buckets: "Sequence[Descriptor]") -> Round:
-        """At a border between two rounds: for the one that begins."""
+        """Return the round that begins, at a border between two rounds."""
         ...
 
     def restart(self) -> None:
-        """Another set of workers trains from now on."""
+        """Begin anew for another set of workers, which trains from now on."""
         ...
 
     def close(self, num_buckets: int) -> None:
@@ -146,7 +146,7 @@ class DualReducer(DeviceReducer):
         self.drop()
 
     def _notice_joins(self) -> None:
-        """All workers have joined since, each after steps of its own number: they count steps anew."""
+        """Count steps anew if all workers have joined since, each after steps of its own number."""
         if self._join_round != self._client.protocol.join_round:
             self._join_round = self._client.protocol.join_round
             self._round.share_nothing()

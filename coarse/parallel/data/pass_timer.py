@@ -60,7 +60,7 @@ class PassTimer:
             self._stepped_s = self._clock.now_s()
 
     def on_gradient(self, ago_s: float = 0.0) -> None:
-        """Backward has a gradient, and has had it for so long; what is said late counts when it was."""
+        """Note a gradient of backward, which it has had for so long; what is said late counts when it was."""
         if self._point is not None and self._is_forward:
             self._point("backward")
         self._is_forward = False

@@ -72,11 +72,11 @@ class Rounds(Protocol):
     """Part of a reducer that has to know of rounds, in each of which every bucket is started."""
 
     def all_started(self) -> None:
-        """Every bucket of the round has been started, and is about to be waited for; may be said again."""
+        """Note that every bucket of the round has been started, and is about to be waited for; may be repeated."""
         ...
 
     def begin_round(self) -> None:
-        """All buckets have been waited for; each will be started again. After a StallError it is called again."""
+        """Begin a round, once all buckets have been waited for; after a StallError it is called again."""
         ...
 
 
@@ -127,7 +127,7 @@ class Reducer(Protocol):
         ...
 
     def close(self) -> None:
-        """No bucket will be started any more."""
+        """Close the reducer: no bucket will be started any more."""
         ...
 
 

@@ -58,7 +58,7 @@ class RollCall:
             self._answer = None
 
     def close(self) -> None:
-        """Nothing will be asked any more; what was, is waited for. All workers close it, whether they asked or not."""
+        """Close the roll call and wait for open questions; all workers close it, whether they asked or not."""
         self.end()
         if not self._is_closed:
             self._is_closed = True

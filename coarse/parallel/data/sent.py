@@ -222,7 +222,7 @@ class _Landing:
     """A flight, and what is done once when it has landed."""
 
     def __init__(self, flight: Flight | None, land: Callable[[], object]) -> None:
-        """Without a flight, it has landed."""
+        """Make a landing; without a flight, it has landed."""
         self._flight = flight
         self._land = land
         self._has_landed = False

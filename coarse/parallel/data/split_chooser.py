@@ -73,7 +73,7 @@ class SplitChooser:
         self._client.deregister(self._average_of(num_buckets).name)
 
     def next_round(self, buckets: Sequence[Descriptor]) -> Round:
-        """At a border: who sums which buckets in the round that begins.
+        """Return the summers of buckets in the round that begins, at a border.
 
         After a StallError it is called again, and goes on with what it waited for.
         """
@@ -194,7 +194,7 @@ class SplitChooser:
         )
 
     def _tried(self, tried: Round) -> Generator[Wait | Round, None, float | None]:
-        """Seconds of a step that is made so; None where the workers had no numbers in common."""
+        """Return the seconds of a step that is made so; None if the workers had no numbers in common."""
         yield tried  # the first one isn't counted
         mean = yield from self._mean(_values((yield from self._timed(tried))))
         return None if mean is None else mean[2]
@@ -239,7 +239,7 @@ class SplitChooser:
 
 
 def _values(rounds: Sequence[RoundTimes | None]) -> list[float] | None:
-    """Forward, backward, step and each bucket's time, the median over rounds; None where one wasn't seen whole."""
+    """Return forward, backward, step and each bucket's time, the median over rounds; None if one was not whole."""
     seen = [times for times in rounds if times is not None]
     if len(seen) < len(rounds):
         return None

@@ -82,7 +82,7 @@ def _by_workers(stream: "AllreduceStream", descriptor: Descriptor, array: np.nda
 
 
 def _scratch_on(gpu: int, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Zeros on a GPU; on the host where that has no room, so that workers don't come to differ in what they do."""
+    """Return zeros on a GPU; on the host if that has no room, so that workers do the same."""
     try:
         array = gpus().empty(gpu, shape, dtype.storage)
     except CapacityError:

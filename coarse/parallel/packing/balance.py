@@ -11,7 +11,7 @@ from coarse.parallel.packing.plans import Microbatch, MinibatchPlan, require_len
 
 
 def local_sort(lengths: Sequence[int], num_ranks: int, *, pad: bool = False) -> MinibatchPlan:
-    """Each rank has the samples that come to it in turn, the longest first, and each is a microbatch of its own.
+    """Return a plan in which each rank takes samples in turn, the longest first, one in each microbatch.
 
     Args:
         lengths: tokens of each sample of the minibatch.
@@ -130,7 +130,7 @@ def _capped_parts(lengths: Sequence[int], costs: Sequence[float], num_parts: int
 
 
 def _by_cost(parts: Parts, costs: Sequence[float], num_ranks: int, *, pad: bool) -> MinibatchPlan:
-    """Microbatches of one place are neighbours in cost."""
+    """Return a plan in which microbatches of one place are neighbours in cost."""
     order = sorted(parts, key=lambda part: (-sum(costs[one] for one in part), part))
     own: list[list[Microbatch]] = [[] for _ in range(num_ranks)]
     for place, part in enumerate(order):

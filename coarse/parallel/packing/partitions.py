@@ -84,13 +84,13 @@ class _Division:
         return self.parts[0][0] - self.parts[-1][0]
 
     def merged(self, other: "_Division") -> "_Division":
-        """Its largest with the other's smallest, and so on."""
+        """Return the division with its largest part joined to the other's smallest, and so on."""
         pairs = zip(self.parts, reversed(other.parts), strict=True)
         return _Division([(one + another, own + others) for (one, own), (another, others) in pairs])
 
 
 def _differenced(values: Sequence[float], num_parts: int, is_equal: bool) -> Parts:
-    """Karmarkar and Karp's: the two divisions that differ most become one, until one is left."""
+    """Return Karmarkar and Karp's division: the two that differ most become one, until one is left."""
     order = sorted(range(len(values)), key=lambda index: (values[index], index))
     empty: list[tuple[float, list[int]]] = [(0.0, []) for _ in range(num_parts)]
     width = num_parts if is_equal else 1
@@ -111,7 +111,7 @@ def _differenced(values: Sequence[float], num_parts: int, is_equal: bool) -> Par
 
 
 def _greedy(values: Sequence[float], num_parts: int, is_equal: bool) -> Parts:
-    """Graham's: the largest number goes where the sum is smallest, among parts that are not full."""
+    """Return Graham's division: the largest number goes where the sum is smallest, among parts not full."""
     most = len(values) // num_parts if is_equal else len(values)
     parts: Parts = [[] for _ in range(num_parts)]
     sums = [(0.0, number) for number in range(num_parts)]

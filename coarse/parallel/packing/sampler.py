@@ -92,7 +92,7 @@ class MinibatchSampler:
         """True if a state was loaded and no minibatch given since."""
 
     def __len__(self) -> int:
-        """Minibatches of an epoch."""
+        """Return the minibatches of an epoch."""
         whole = len(self._lengths) / self._sampling.minibatch
         return math.floor(whole) if self._sampling.drop_last else math.ceil(whole)
 

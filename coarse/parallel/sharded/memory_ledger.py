@@ -52,11 +52,11 @@ class MemoryLedger:
         self.used_bytes -= nbytes
 
     def used_by_kind(self) -> dict[str, int]:
-        """Bytes in use now, kinds that hold none left out."""
+        """Return the bytes in use now, kinds that hold none left out."""
         return {str(kind): nbytes for kind, nbytes in self._used.items() if nbytes}
 
     def used_at_peak(self) -> dict[str, int]:
-        """Bytes by kind when the sum was largest; their sum is `peak_bytes`."""
+        """Return the bytes by kind when the sum was largest; their sum is `peak_bytes`."""
         return dict(self._used_at_peak)
 
     def highest_by_kind(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ class Passes:
         self._num_pending += is_training
 
     def on_step(self) -> None:
-        """Trainable parameters have changed."""
+        """Note that trainable parameters have changed."""
         self._num_pending = 0
         self._is_overtaken = False
 
@@ -64,7 +64,7 @@ class ChangeWatch:
         self._marks: list[Mark] = []
 
     def look(self, marks: Sequence[Mark]) -> np.ndarray:
-        """(U,) uint8 for U units: 1 where a mark is new or differs from the one of the last look."""
+        """Return (U,) uint8 for U units: 1 where a mark is new or differs from the one of the last look."""
         known = self._marks if len(self._marks) == len(marks) else [None] * len(marks)
         self._marks = list(marks)
         return np.array([mark != before for mark, before in zip(marks, known, strict=True)], np.uint8)

@@ -120,7 +120,7 @@ class Loopback:
             lane = self._lanes.first_due()
 
     def step_choices(self) -> tuple[Lane, ...]:
-        """Lanes whose first message may come next: for running every interleaving."""
+        """Return the lanes whose first message may come next: for running every interleaving."""
         return self._lanes.choices()
 
     def step(self, lane: Lane) -> None:
@@ -149,7 +149,7 @@ class Loopback:
     # --- what came of it
 
     def results(self, client: int, name: str) -> list[Result]:
-        """All results that a client has had of a name, the oldest first."""
+        """Return all results that a client has had of a name, the oldest first."""
         return self._results.get((client, self.clients[client].key(name)), [])
 
     def result(self, client: int, name: str) -> np.ndarray:
@@ -157,12 +157,12 @@ class Loopback:
         return self.results(client, name)[-1].array
 
     def failure(self, client: int, name: str) -> Failed | None:
-        """Why a name cannot be synchronised, as this client was told."""
+        """Return why a name cannot be synchronised, as this client was told."""
         state = self.clients[client].keys.get(self.clients[client].key(name))
         return state.failed if state is not None else None
 
     def unfinished(self) -> tuple[int, ...]:
-        """Clients that have a step left, or a result to come."""
+        """Return the clients that have a step left, or a result to come."""
         return tuple(
             client.client
             for client in self.clients

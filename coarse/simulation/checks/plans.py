@@ -82,7 +82,7 @@ def hints_of(strategy: Strategy, nbytes: Sequence[int], cluster: Cluster, facts:
 
 
 def cases(strategy: Strategy, count: int, seed: int) -> Iterator[Case]:
-    """Random ones on clusters that the strategy does not refuse; WrongStrategy where it refuses all."""
+    """Yield random cases on clusters that the strategy does not refuse; WrongStrategy if it refuses all."""
     rng, made, refusal = random.Random(seed), 0, ""
     for _ in range(count):
         cluster = cluster_of(rng)

@@ -43,7 +43,7 @@ def _is_taken(strategy: Strategy, cluster: Cluster) -> bool:
 
 
 def _sums_on(strategy: Strategy, cluster: Cluster, rng: random.Random, sizes: tuple[int, ...]) -> int:
-    """All clients push all arrays, twice; messages come in an order that is drawn."""
+    """Sum all arrays of all clients, twice, by messages in a drawn order; return the number of sums."""
     facts = facts_of(strategy, cluster, rng)
     hints = hints_of(strategy, [8 * size for size in sizes], cluster, facts)
     loopback = Loopback(placement_of(cluster, strategy), facts)

@@ -59,7 +59,7 @@ def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
 
 
 def _buckets(strategy: Strategy, size: int, num_workers: int) -> list[SentBucket]:
-    """One bucket as all workers have it; () where it travels as it is."""
+    """Return one bucket as all workers have it; () where it travels as it is."""
     descriptor = Descriptor("bucket", int(DType.FLOAT32), int(Op.AVERAGE), (size + _NUM_COUNTS,), 0)
     wire = wire_of(strategy, descriptor, _NUM_COUNTS)
     if wire is None:
@@ -110,7 +110,7 @@ def _total(buckets: list[SentBucket], values: list[np.ndarray]) -> np.ndarray:
 
 
 def _figures(strategy: Strategy) -> WireFigures | None:
-    """Rates by the fastest of a few times; what is lost, of the first round."""
+    """Return the rates by the fastest of a few times; what is lost, of the first round."""
     buckets = _buckets(strategy, _TIMED_ELEMENTS, 2)
     if not buckets:
         return None

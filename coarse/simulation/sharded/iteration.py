@@ -215,5 +215,5 @@ class _Iteration:
 
 
 def simulate_sharded(job: ShardedJob) -> ShardedReport:
-    """One iteration from when all GPUs begin until all gradients are reduced; deterministic."""
+    """Return one iteration from when all GPUs begin until all gradients are reduced; deterministic."""
     return _Iteration(job).run()

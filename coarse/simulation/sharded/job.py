@@ -87,7 +87,7 @@ class UnitPass:
 
 
 def slots_of(job: ShardedJob) -> Iterator[UnitPass]:
-    """Every unit forward, then every unit backward, for each microbatch.
+    """Yield every unit forward, then every unit backward, for each microbatch.
 
     As FSDP2 has it, what lies outside of the blocks is gathered at the begin of forward, stays until backward has
     ended, and is reduced then.

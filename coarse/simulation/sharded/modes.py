@@ -124,7 +124,7 @@ class Moves:
         return self._from_sharers(kept)
 
     def _parts(self, unit: Unit, *, is_again: bool = False) -> list[tuple[Use, int]]:
-        """(Use in forward, bytes) of a unit's trainable parameters, and of its frozen ones.
+        """Return (Use in forward, bytes) of a unit's trainable parameters, and of its frozen ones.
 
         `is_again`: in another microbatch, whose parameters are those of the one before.
         """
@@ -138,7 +138,7 @@ class Moves:
         return Use(in_backward, is_kept and (in_backward or is_again or not is_trainable), is_trainable)
 
     def _gathered(self, parts: Sequence[tuple[Use, int]]) -> tuple[Chain, ...]:
-        """One chain where all parts come the same way."""
+        """Return one chain where all parts come the same way."""
         by_way: dict[tuple[Source, int], int] = {}
         for use, nbytes in parts:
             found = self._sharding.gather(use)

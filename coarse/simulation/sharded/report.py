@@ -48,7 +48,7 @@ class ShardedReport:
         return self.iteration_s - self.compute_s - self.idle_s
 
     def crossing_nbytes(self, *words: str) -> int:
-        """Bytes that left nodes, of all nodes together, in moves named by one of the words; all, without words."""
+        """Return the bytes that left nodes, in moves named by one of the words; all, without words."""
         return sum(one.crossing_nbytes for one in self.moved if not words or one.what in words)
 
 
@@ -77,7 +77,7 @@ class PredictedIteration:
 
 
 def rate_over_time(report: ShardedReport, edges_s: Sequence[float]) -> list[float]:
-    """Bytes per second that left nodes, all together, between each two edges; a move's bytes lie evenly in its time."""
+    """Return the bytes per second that left nodes between each two edges; a move's bytes lie evenly in its time."""
     rates = []
     for begin_s, end_s in pairwise(edges_s):
         nbytes = sum(_share_within(one, begin_s, end_s) * one.crossing_nbytes for one in report.moved)

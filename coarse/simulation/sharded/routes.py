@@ -56,15 +56,15 @@ class GroupRoutes:
         return tuple(member for node in self.nodes for member in node)
 
     def ring(self, nbytes: int) -> Phase:
-        """All-gather or reduce-scatter of `nbytes` in all in one ring; it leaves each node once."""
+        """Return all-gather or reduce-scatter of `nbytes` in all in one ring; it leaves each node once."""
         return self._ring(self.members, nbytes)
 
     def groups(self, size: int) -> tuple[tuple[int, ...], ...]:
-        """Members in groups of neighbours, each a part of a node or whole nodes."""
+        """Return the members in groups of neighbours, each a part of a node or whole nodes."""
         return _grouped(self.members, size)
 
     def rings(self, nbytes: int, size: int) -> Phase:
-        """All-gather or reduce-scatter of `nbytes` in a ring of each group of so many neighbours."""
+        """Return all-gather or reduce-scatter of `nbytes` in a ring of each group of so many neighbours."""
         return tuple(flow for group in self.groups(size) for flow in self._ring(group, nbytes))
 
     def within(self, nbytes: int) -> Phase:
@@ -72,7 +72,7 @@ class GroupRoutes:
         return tuple(flow for node in self.nodes for flow in self._ring(node, nbytes))
 
     def rails(self, nbytes: int, *, span: int = 0) -> Phase:
-        """Rings of the GPUs in the same position on so many neighbouring nodes, or on all, each with its part.
+        """Return rings of the GPUs in one position on so many neighbouring nodes, or on all, each with its part.
 
         It is the part of a hierarchical all-gather or reduce-scatter of `nbytes` that leaves the nodes.
         """
@@ -82,23 +82,23 @@ class GroupRoutes:
         return tuple(flow for rail in rails for flow in self._ring(rail, part))
 
     def replicas(self, nbytes: int, size: int) -> Phase:
-        """All-reduces, each in a ring of those that have the same shard of `nbytes` in groups of so many neighbours."""
+        """Return all-reduces, each in a ring of those with one shard of `nbytes` in groups of so many neighbours."""
         same = zip(*self.groups(size), strict=True)
         return tuple(flow for each in same for flow in self._ring(each, _part(nbytes, size), 2))
 
     def host_copies(self, nbytes: int, *, to_host: bool) -> Phase:
-        """Every GPU's part of a node's one copy of `nbytes`, to the host's memory or from it."""
+        """Return every GPU's part of a node's one copy of `nbytes`, to the host's memory or from it."""
         if not nbytes:
             return ()
         part = _part(nbytes, len(self.nodes[0]))
         return tuple(Flow(path, part, 1, False) for path in self._host_paths[to_host])
 
     def line(self, order: Sequence[int], nbytes: int) -> Phase:
-        """Transfers of `nbytes` from each of these members to the next, in pieces that follow each other."""
+        """Return the transfers of `nbytes` from each of these members to the next, in pieces that follow each other."""
         return tuple(self._flow(a, b, nbytes) for a, b in pairwise(order)) if nbytes else ()
 
     def pairs(self, nbytes: Mapping[tuple[int, int], int]) -> Phase:
-        """Transfers by (source, target), all at the same time."""
+        """Return the transfers by (source, target), all at the same time."""
         return tuple(self._flow(a, b, each) for (a, b), each in nbytes.items() if each and a != b)
 
     @cached_property
@@ -128,7 +128,7 @@ class GroupRoutes:
         return {}
 
     def _hops_of(self, members: Sequence[int]) -> Iterator[tuple[Path, bool]]:
-        """Every member's way to its next, and whether it leaves the node."""
+        """Yield every member's way to its next, and whether it leaves the node."""
         for source, target in zip(members, [*members[1:], members[0]], strict=True):
             yield self.path(source, target), self._node_of[source] != self._node_of[target]
 
@@ -211,7 +211,7 @@ class SiteRoutes(GroupRoutes):
 
 
 def crossing_nbytes(phase: Phase) -> int:
-    """Bytes that leave a node, of all nodes together."""
+    """Return the bytes that leave a node, of all nodes together."""
     return sum(flow.nbytes * flow.num_turns for flow in phase if flow.crosses)
 
 

@@ -207,7 +207,7 @@ class ShardedScenario:
         )
 
     def run(self) -> ShardedReport:
-        """One iteration, simulated; the last where they differ."""
+        """Return one iteration, simulated; the last where they differ."""
         return self.runs()[-1]
 
     def runs(self) -> tuple[ShardedReport, ...]:

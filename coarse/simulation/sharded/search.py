@@ -150,7 +150,7 @@ def search_plans(
 
 
 def _without_alike(ranked: Sequence[FoundPlan]) -> Iterator[FoundPlan]:
-    """Plans of which those that take the same time are one, that with the least memory."""
+    """Yield the plans of which those that take the same time are one, that with the least memory."""
     waiting: list[FoundPlan] = []
     for each in ranked:
         if waiting and not _is_alike(waiting[0], each):

@@ -170,7 +170,7 @@ def by_block(model: Model) -> Model:
 
 
 def joined(units: Sequence[Unit], count: int, *, with_root: bool) -> tuple[Unit, ...]:
-    """Units of so many neighbouring blocks each; 0: the whole model is one, with or without what the root keeps.
+    """Return units of so many neighbouring blocks each; 0: the whole model is one, with the root's or without.
 
     With the root's, parameters of a model that is one unit are the root's, and layers are computed one by one.
     """
@@ -192,7 +192,7 @@ def joined(units: Sequence[Unit], count: int, *, with_root: bool) -> tuple[Unit,
 
 
 def _together(units: Sequence[Unit]) -> Unit:
-    """Neighbours as one unit."""
+    """Return the neighbours as one unit."""
     if len(units) == 1:
         return units[0]
     return Unit(

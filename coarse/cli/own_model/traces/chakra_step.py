@@ -129,7 +129,7 @@ def _tensor_bytes(node: Node) -> int | None:
 
 
 def _itemsizes(types: Any) -> list[int]:  # noqa: ANN401
-    """Bytes of an element of each input; none where one is not known."""
+    """Return the bytes of an element of each input; none if one is not known."""
     if not isinstance(types, list):
         return []
     matches = [_TYPE.fullmatch(str(each)) for each in types]
@@ -225,7 +225,7 @@ class _Replay:
 
 
 def _require_steps(steps: Sequence[_Replay], where: str) -> None:
-    """ConfigError where one of several steps is none; see [Note: several steps]."""
+    """Raise ConfigError if one of several steps is none; see [Note: several steps]."""
     for step in steps:
         if len(steps) > 1 and not (step.has_forward and any(map(_is_backward, step.nodes))):
             node = step.ready[0][1]

@@ -132,7 +132,7 @@ class _Layers:
         }
 
     def of(self, accumulated: Event) -> tuple[str, int, float]:
-        """(its name, its event, its seconds with those of operators after it that have no gradient)."""
+        """Return (its name, its event, its seconds with those of operators after it that have no gradient)."""
         found = self._operator(accumulated)
         if found is None:
             return "gradient", accumulated.number, 0.0

@@ -15,7 +15,7 @@ class StepClock(Protocol):
     counted: str
 
     def at_s(self, host_us: float) -> float:
-        """Until what the host's threads had asked for by then was done."""
+        """Return the time until which the host's requests up to then were done."""
         ...
 
 
@@ -82,7 +82,7 @@ def clock_of(events: Events, begin_us: float, end_us: float, threads: set[Thread
 
 
 def _launched(events: Events, begin_us: float, end_us: float) -> Iterable[tuple[float, Event]]:
-    """(when, kernel) of kernels that compute and were launched in a time; by correlation, else by the operator's id."""
+    """Yield (when, kernel) of computing kernels launched in a time; by correlation, else by the operator's id."""
     launches = {event.args.get("correlation"): event.begin_us for event in events.launches}
     operators: Mapping[object, float] = {event.args.get("External id"): event.begin_us for event in events.operators}
     for kernel in events.kernels:

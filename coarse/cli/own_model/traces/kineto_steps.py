@@ -122,7 +122,7 @@ def step_of(events: Events, number: int | None) -> Step:
 
 
 def _windows(events: Events) -> Iterator[Window]:
-    """Each step's time; see [Note: which step]."""
+    """Yield each step's time; see [Note: which step]."""
     marked = [(event, STEP.match(event.name)) for event in events.operators]
     found = [(event, int(match[1])) for event, match in marked if match]
     if found:
@@ -269,7 +269,7 @@ def _merged(events: Sequence[Event]) -> list[tuple[float, float]]:
 
 
 def _passes(backward: Sequence[Event], forward_us: Sequence[float]) -> Iterator[list[Event]]:
-    """Functions of each pass that has gradients; see [Note: passes]."""
+    """Yield the functions of each pass that has gradients; see [Note: passes]."""
     current: list[Event] = []
     end_us = 0.0
     for event in backward:

@@ -155,7 +155,7 @@ def _side(point: tuple[float, float, float]) -> int:
 def _crossing(
     left: tuple[float, float, float], right: tuple[float, float, float], *, is_first_lower: bool, axes: Axes
 ) -> Crossing:
-    """Between two points; in the left one if the lines are equal there."""
+    """Return the crossing between two points; in the left one if the lines are equal there."""
     if not _side(left):
         return Crossing(left[0], left[1], (left[0], left[0]), is_first_lower)
     if (axes.log_x and left[0] <= 0) or (axes.log_y and min(*left[1:], *right[1:]) <= 0):

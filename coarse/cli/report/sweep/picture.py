@@ -48,7 +48,7 @@ def draw_lines(lines: Lines, title: str, path: Path) -> Path:
 
 
 def _draw_panel(axes: Axes, lines: Lines, panel: Panel) -> None:
-    """Lines break where a point is impossible."""
+    """Draw the lines of a panel, which break where a point is impossible."""
     scale = MS_PER_S if lines.low_is_fast else 1.0
     for number, (name, line) in enumerate(zip(panel.names, panel.lines, strict=True)):
         colour, mark, dash = _STYLES.get(name, (COLOURS["idle"], "d", "-"))

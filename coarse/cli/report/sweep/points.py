@@ -22,7 +22,7 @@ _FORM = "KEY=VALUE,VALUE,... or KEY=FROM:TO:logN or KEY=FROM:TO:linN, such as wi
 
 
 def axis_of(text: str, whole: Collection[str]) -> tuple[str, tuple[Value, ...]]:
-    """(key, its values, each once) of `KEY=VALUES`; a range of one of the `whole` keys has whole numbers only.
+    """Return (key, its values, each once) of `KEY=VALUES`; a range of one of the `whole` keys has whole numbers.
 
     Raises:
         ConfigError: a text of another form, or a range without an end.
@@ -91,7 +91,7 @@ def rows_of_csv(text: str, where: str) -> list[Point]:
 
 
 def points_of(rows: Sequence[Point], axes: Sequence[tuple[str, Sequence[Value]]]) -> tuple[Point, ...]:
-    """Every row with every combination of the axes' values, each once; the last axis changes fastest.
+    """Return every row with every combination of the axes' values, each once; the last axis changes fastest.
 
     Raises:
         ConfigError: a key that stands twice, or more than MAX_POINTS points.
@@ -130,7 +130,7 @@ def _values(key: str, text: str, is_whole: bool) -> Iterator[Value]:
 
 
 def _between(begin: float, end: float, is_log: bool, num_points: int) -> Iterator[float]:
-    """Both ends as they are, and what lies between, rounded."""
+    """Yield both ends as they are, and what lies between, rounded."""
     yield begin
     for number in range(1, num_points - 1):
         share = number / (num_points - 1)

@@ -98,7 +98,7 @@ class Sweep:
         return tuple(self.points[0])
 
     def cells(self) -> Iterator[Cell]:
-        """Every mode of every point, in order."""
+        """Yield every mode of every point, in order."""
         for point in self.points:
             settings = {**self.base, **{key: value for key, value in point.items() if key in SETTINGS}}
             own = {key: text_of(value) for key, value in point.items() if self._own_modes(key)}
@@ -119,7 +119,7 @@ class Sweep:
                 )
 
     def record(self) -> dict[str, Any]:
-        """Plain values that are equal for equal questions alone."""
+        """Return plain values that are equal for equal questions alone."""
         texts = {name: toml.text.encode() for name, toml in self.machines.items()}
         models = (text_of(value) for value in self._values_of("model"))
         modes = (text_of(value).replace("+", ",").split(",") for value in self._values_of("modes"))
@@ -147,7 +147,7 @@ class Sweep:
                 )
 
     def _values_of(self, key: str) -> tuple[Value, ...]:
-        """Each once; the base's where no point states one."""
+        """Return each value once; the base's if no point states one."""
         if key in self.base:
             return (self.base[key],)
         stated = {text_of(point[key]): point[key] for point in self.points if key in point}
@@ -255,7 +255,7 @@ def _file_of(model: str) -> Path | None:
 
 
 def _check_gpu(text: str) -> None:
-    """ConfigError where neither throughputs nor a peak are known of a GPU."""
+    """Raise ConfigError if neither throughputs nor a peak are known of a GPU."""
     known = sorted({row.gpu for row in THROUGHPUTS})
     if not set(known) & set(re.findall(r"[a-z0-9]+", text.lower())):
         try:
@@ -266,7 +266,7 @@ def _check_gpu(text: str) -> None:
 
 
 def _check_setting(key: str, value: Value, name: str) -> None:
-    """ConfigError where a value is wrong by itself; `name` is the option's in errors."""
+    """Raise ConfigError if a value is wrong by itself; `name` is the option's in errors."""
     typed = _typed(SETTINGS[key], value)
     SETTINGS[key].check(typed, name)
     if key == "modes":

@@ -165,7 +165,7 @@ class Folder:
 
 
 def require_parquet() -> None:
-    """ConfigError where Parquet cannot be written."""
+    """Raise ConfigError if Parquet cannot be written."""
     try:
         import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
