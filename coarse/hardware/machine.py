@@ -92,8 +92,8 @@ class Machine:
     peer_to_peer: bool
     """True if a device writes to another through a switch; else it goes through the host's memory."""
     coherence: Coherence | None = None
+    """Loads and stores of GPUs to device memory; None where they have none."""
     disks: Disks | None = None
-    """None where GPUs have no loads and stores to device memory."""
     nvlinks: tuple[Cable, ...] = ()
     nvlink: bool = True
     """True if the NVLinks are on."""

@@ -17,7 +17,6 @@ from coarse.protocol.units import GIB, LINE_BYTES
 
 _RISE = 0.02
 """Share below which a rate does not count as risen."""
-"""Growth that the CXL presets assume; a machine without coherence states none."""
 GB, NS = 1e9, 1e-9
 
 
