@@ -29,7 +29,7 @@ COMPILED = [
     "coarse/proxy/synchronisation.py",
     "coarse/simulation/devices.py",
     "coarse/simulation/engine.py",
-    "coarse/simulation/macro.py",
+    "coarse/simulation/representative.py",
     "coarse/simulation/proxied.py",
     "coarse/simulation/recording.py",
     "coarse/simulation/training.py",

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from coarse.emulation.account import ALLOWED_LATE_SHARE
 from coarse.emulation.launch import EmulatedResult, run_order
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.hardware.degradation import at_share
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.job import Job
@@ -79,9 +79,9 @@ def main() -> None:
     report(rows, options.profile_every)
 
 
-def order_of(case: Case, num_iterations: int, profile_every: int) -> RunOrder:
+def order_of(case: Case, num_iterations: int, profile_every: int) -> EmulationOrder:
     """The case as a run, its link lost in mid-iteration; decided on healthy links."""
-    healthy = RunOrder(
+    healthy = EmulationOrder(
         machine=case.machine,
         model=case.model,
         gpu=None,
@@ -100,7 +100,7 @@ def order_of(case: Case, num_iterations: int, profile_every: int) -> RunOrder:
     )
 
 
-def simulated_row(case: Case, asked: RunOrder) -> dict[str, object]:
+def simulated_row(case: Case, asked: EmulationOrder) -> dict[str, object]:
     """With profiling, without, and told the truth from the start."""
     job = asked.job()
     told = told_the_truth(asked, job)
@@ -109,7 +109,7 @@ def simulated_row(case: Case, asked: RunOrder) -> dict[str, object]:
     return row_of("simulated", case, asked, simulate(job, decide=asked.decide()), without_s, best_s)
 
 
-def emulated_row(case: Case, asked: RunOrder, simulated: dict[str, object]) -> dict[str, object]:
+def emulated_row(case: Case, asked: EmulationOrder, simulated: dict[str, object]) -> dict[str, object]:
     """The same by real ranks; what is best possible is the simulator's word. One that was late too often says so."""
     result = run_order(asked)
     change = first_change(result.profiles)
@@ -122,7 +122,7 @@ def emulated_row(case: Case, asked: RunOrder, simulated: dict[str, object]) -> d
     }
 
 
-def told_the_truth(asked: RunOrder, job: Job) -> Job:
+def told_the_truth(asked: EmulationOrder, job: Job) -> Job:
     """The job that knows from the start what its links will be, and has them from the start."""
     scenario = asked.scenario()
     links = list(job.site.links)
@@ -140,7 +140,7 @@ def first_change(profiles: Sequence[Profile]) -> int:
 
 
 def row_of(
-    kind: str, case: Case, asked: RunOrder, result: Report | EmulatedResult, without_s: float, best_s: float
+    kind: str, case: Case, asked: EmulationOrder, result: Report | EmulatedResult, without_s: float, best_s: float
 ) -> dict[str, object]:
     """Seconds of iterations, and what profiling cost."""
     durations_s = mean_durations(result.iterations)

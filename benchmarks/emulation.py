@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 from benchmarks.targets import MOST_ERROR
 from benchmarks.world import abort_on_error
 from coarse.emulation.envelope import FabricPort
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.emulation.runtime import EmulatedRank
 from coarse.hardware.fabric import Fabric
 from coarse.hardware.links import path_alone_s
@@ -59,7 +59,7 @@ def expected_s(site: Site, ways: tuple[FabricPort, ...], device: int, nbytes: in
 
 def rows_of(machine: str) -> list[dict[str, object]]:
     """All transfers on one machine; none on ranks other than worker 0."""
-    order = RunOrder(machine=machine, mode="coarse", num_workers=2, num_devices=2, policy="devices").decided()
+    order = EmulationOrder(machine=machine, mode="coarse", num_workers=2, num_devices=2, policy="devices").decided()
     job = order.job()
     rank = EmulatedRank(job, order.partition(job))
     runtime = rank.runtime

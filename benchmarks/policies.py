@@ -21,7 +21,7 @@ from statistics import fmean
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from coarse.emulation.launch import emulate
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.errors import ConfigError
 from coarse.hardware.machine import Machine
 from coarse.hardware.placement import place
@@ -61,9 +61,9 @@ class Cell:
         nodes = f", {self.num_nodes} nodes" if self.num_nodes > 1 else ""
         return f"{self.machine}, {self.model}, {self.num_workers}:{self.num_devices}{nodes}"
 
-    def order(self, mode: str, num_iterations: int = _NUM_ITERATIONS) -> RunOrder:
+    def order(self, mode: str, num_iterations: int = _NUM_ITERATIONS) -> EmulationOrder:
         """The cell as a run of one mode."""
-        return RunOrder(
+        return EmulationOrder(
             machine=self.machine,
             model=self.model,
             gpu=None,

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from coarse.emulation.launch import emulate
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.errors import ConfigError
 from coarse.protocol.config import MODES
 from coarse.simulation.training import simulate
@@ -105,14 +105,14 @@ def parse_options(arguments: Sequence[str]) -> Choice:
     )
 
 
-def orders(choice: Choice) -> Iterator[RunOrder]:
+def orders(choice: Choice) -> Iterator[EmulationOrder]:
     """Decided runs: models, machines, nodes, workers, modes; without cells that a machine has no room for."""
     for model in choice.models:
         for machine in choice.machines:
             for num_nodes in (1, 2) if (machine, model) in ON_TWO_NODES else (1,):
                 for num_workers in choice.worker_counts:
                     for mode in choice.modes:
-                        order = RunOrder(
+                        order = EmulationOrder(
                             machine=machine,
                             model=model,
                             gpu=None,
@@ -131,13 +131,13 @@ def orders(choice: Choice) -> Iterator[RunOrder]:
                         except ConfigError as error:
                             print(f"left out: {cell_of(order)}: {error}", file=sys.stderr)
     for mode, options in STRATEGIES if choice.has_strategies else ():
-        yield RunOrder(
+        yield EmulationOrder(
             machine="aws-p3", batch=BATCHES["resnet50"], mode=mode, options=options, num_workers=4, num_nodes=2,
             num_iterations=choice.num_iterations,
         ).decided()  # fmt: skip
 
 
-def cell_of(order: RunOrder) -> tuple[object, ...]:
+def cell_of(order: EmulationOrder) -> tuple[object, ...]:
     """What tells a cell from all others."""
     return order.machine, order.model, order.num_nodes, order.num_workers, mode_name(order.mode)
 
@@ -155,7 +155,7 @@ def known_rows(path: Path, num_iterations: int) -> list[Row]:
     return [row for row in rows if "late" in row and row["iterations"] == num_iterations]
 
 
-def compare(order: RunOrder) -> Row:
+def compare(order: EmulationOrder) -> Row:
     """One cell."""
     simulated, emulated = simulate(order.job()), emulate(order)
     wanted = {(row.worker, row.iteration): row.duration_s for row in simulated.iterations}

@@ -9,7 +9,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from coarse.transport.arrival import LauncherLine
+from coarse.transport.node_rendezvous import LauncherLine
 
 BACKEND_NAME = "coarse"
 _DEVICES = ("cpu", "cuda")

@@ -46,23 +46,23 @@ from coarse.transport.agreement import (
     gather_hosts,
     made_by_all,
 )
-from coarse.transport.arrival import spans_hosts
 from coarse.transport.comm_world import WHOLE, lack_of_threads
 from coarse.transport.device_transport import Carrier, DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
 from coarse.transport.mpirun_watch import end_after_abort
 from coarse.transport.node import NodeShare, open_node
+from coarse.transport.node_rendezvous import spans_hosts
 
 if TYPE_CHECKING:  # few jobs need it
     from coarse.collectives.shared import SharedByGroups
 
 _POOL = "coarse.pool.carrier:PoolCarrier"
-_EMULATED = "coarse.emulation.live:TrainingParts"
+_EMULATED = "coarse.emulation.live:TrainingFactory"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
+class RankContext:
     """Knowledge of a rank when it opens its parts; communicators are MPI's null if it has no such role."""
 
     world: MPI.Comm
@@ -110,7 +110,7 @@ class Opening:
         return tuple(order.index(rank) for rank in self.partition.devices)
 
 
-class LiveParts:
+class LiveFactory:
     """Makes the parts of a rank that trains or serves live; another driver gives a Runtime parts of its own."""
 
     def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
@@ -129,7 +129,7 @@ class LiveParts:
         """Return the places of workers and devices, by which the strategy plans."""
         return placement_of(partition, config, strategy)
 
-    def share(self, at: Opening, opened: ExitStack) -> NodeShare:
+    def share(self, at: RankContext, opened: ExitStack) -> NodeShare:
         """Return the node's memory, mapped; all ranks call it together. CapacityError on all of them."""
         here = _node_of(at.partition, at.world_rank)
         nodes = sorted({place.node for place in at.partition.places})
@@ -177,7 +177,7 @@ class LiveParts:
             agree(at.world, carrier.check())
         return share
 
-    def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
+    def mailbox(self, at: RankContext, endpoint: int, share: NodeShare) -> Mailbox:
         """Return one endpoint's rings and doorbell; the caller closes it."""
         ranks = at.placement.ranks
         near = [e for e, rank in enumerate(ranks) if rank in share.process_ids and e != endpoint]
@@ -187,19 +187,19 @@ class LiveParts:
                 mailbox.watch(os.pidfd_open(share.process_ids[ranks[peer]]), peer)
         return mailbox
 
-    def client(self, at: Opening, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
+    def client(self, at: RankContext, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
         """Return the client by which a worker pushes and pulls."""
         link = DeviceLink(protocol, at.placement, mailbox, at.clock, at.config.stall_timeout_s)
         return Client(link, share.memories)
 
-    def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
+    def service(self, at: RankContext, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """Return the service of this memory device."""
         transport = self.transport(at, share) if at.devices_send else None
         return ProxyService(
             protocol, at.placement, mailbox, share.memories, transport, at.clock, process_ids=share.process_ids
         )
 
-    def transport(self, at: Opening, share: NodeShare) -> DeviceTransport:
+    def transport(self, at: RankContext, share: NodeShare) -> DeviceTransport:
         """Return this device's way to the others."""
         if share.carrier is not None:
             return share.carrier.transport()
@@ -207,7 +207,7 @@ class LiveParts:
         near = frozenset(device for device, node in enumerate(nodes) if node == nodes[at.require_device()])
         return MpiTransport(at.devices, at.ranks_of_devices, near)
 
-    def carrier(self, at: Opening) -> Carrier | None:
+    def carrier(self, at: RankContext) -> Carrier | None:
         """Return the carrier of devices' messages; None if that is MPI, or they send none."""
         if at.config.pool is None or not at.devices_send:
             return None
@@ -216,11 +216,11 @@ class LiveParts:
         made: Carrier = part_of(_POOL)(at.config.pool, self.device_hosts(at), names, at.device_index, at.run, at.clock)
         return made
 
-    def device_hosts(self, at: Opening) -> tuple[int, ...]:
+    def device_hosts(self, at: RankContext) -> tuple[int, ...]:
         """Return the number of the host whose caches each device uses."""
         return at.placement.device_nodes
 
-    def ease(self, at: Opening, client: Client) -> None:
+    def open_fast_paths(self, at: RankContext, client: Client) -> None:
         """Have the client ask early for room, and devices reach its memory, where theirs is the machine's too.
 
         Of a device whose bytes were put in a place of their own, or that workers load from and store to, its user
@@ -235,7 +235,7 @@ class LiveParts:
         if at.config.lend_from_bytes and all(places[at.partition.devices[d]] == Anywhere() for d in near):
             client.lending.open(near, at.config.lend_from_bytes)
 
-    def facts(self, at: Opening, client: Client) -> Facts:
+    def facts(self, at: RankContext, client: Client) -> Facts:
         """Return this worker's facts, as measured on this machine, or as a file has them."""
         if at.decisions.facts is not None:
             return at.decisions.facts[client.protocol.client]
@@ -249,7 +249,7 @@ class Runtime:
     """
 
     def __init__(
-        self, config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts | None = None
+        self, config: Config | Mapping[str, object] | str | Path | None, parts: LiveFactory | None = None
     ) -> None:
         """Open this rank; all ranks open theirs together. `parts` makes what differs between drivers."""
         self._thread: threading.Thread | None = None
@@ -300,7 +300,7 @@ class Runtime:
                 target=self._serve_beside, name="coarse-proxy", daemon=True
             )
             self._thread.start()
-        self._parts.ease(self._at, self.require_client())
+        self._parts.open_fast_paths(self._at, self.require_client())
         self.profile()
 
     def _serve_beside(self) -> None:
@@ -434,21 +434,21 @@ def end_job() -> None:
 
 
 def _agreed(
-    config: Config | Mapping[str, object] | str | Path | None, given: LiveParts | None
-) -> tuple[Opening, LiveParts]:
+    config: Config | Mapping[str, object] | str | Path | None, given: LiveFactory | None
+) -> tuple[RankContext, LiveFactory]:
     """Return the agreement of all ranks before any opens its memory, and the factory of their parts; a collective."""
     world = WHOLE.Dup()
     agree(world, lack_of_threads())
     hosts = gather_hosts(world)
     settled = agree_on_config(world, config)
     made_by_all(world, lambda: use_features(settled.features))
-    parts = given or (LiveParts() if settled.emulate is None else part_of(_EMULATED)(settled))
+    parts = given or (LiveFactory() if settled.emulate is None else part_of(_EMULATED)(settled))
     strategy = parts.strategy(world, settled)
     partition = parts.partition(world, hosts, settled)
     placement = parts.placement(partition, settled, strategy)
     rank = world.Get_rank()
     is_worker, is_device = (index is not None for index in (partition.client_of(rank), partition.device_of(rank)))
-    opening = Opening(
+    opening = RankContext(
         world=world,
         workers=world.Split(0 if is_worker else MPI.UNDEFINED, rank),
         devices=world.Split(0 if is_device else MPI.UNDEFINED, rank),
@@ -463,7 +463,7 @@ def _agreed(
     return opening, parts
 
 
-def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:
+def _open_own_memory(at: RankContext, node: str, device: int) -> MemoryFile:
     """Open this rank's memory file, where the partition table puts it."""
     return open_device_file(
         at.world_rank,

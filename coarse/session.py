@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
-from coarse.transport.adoption import TorchrunWorker, become_rank, say_goodbye, start_in_time
-from coarse.transport.arrival import LauncherLine, NodeJob, arrival, spans_hosts
 from coarse.transport.descent import is_below_rank, note_start
 from coarse.transport.mpi_library import start_mpi
 from coarse.transport.mpirun_watch import MpirunWatch
+from coarse.transport.node_rendezvous import LauncherLine, NodeJob, arrival, spans_hosts
+from coarse.transport.torchrun_start import TorchrunWorker, become_rank, say_goodbye, start_in_time
 
 if TYPE_CHECKING:
     from coarse.protocol.config import Config

@@ -178,7 +178,7 @@ def kind_of(line: str, *, is_child: bool) -> str:
         return "mpirun"
     if line.startswith("unshare "):
         return "node"
-    if "watched.py" in line:
+    if "exit_reporter.py" in line:
         return "watcher"
     if "stand_in.py" in line:
         return "stand-in"

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from coarse.emulation.account import ALLOWED_LATE_SHARE
 from coarse.emulation.launch import EmulatedResult
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.errors import CoarseError, ConfigError
 from coarse.gpu.available import gpus
 from coarse.simulation.report import WorkerIteration
@@ -45,14 +45,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return given
 
 
-def order_of(given: argparse.Namespace, num_ranks: int, num_gpus: int) -> RunOrder:
+def order_of(given: argparse.Namespace, num_ranks: int, num_gpus: int) -> EmulationOrder:
     """The run that the command line asks for, on so many ranks and GPUs; ConfigError where that cannot be."""
     if num_ranks < 2 or num_ranks % 2:
         raise ConfigError(
             f"half of the ranks are workers and half memory devices, so there must be an even number, got {num_ranks}; "
             "start it by mpirun -n 4"
         )
-    return RunOrder(
+    return EmulationOrder(
         machine=given.machine,
         model=given.model,
         gpu=None,
@@ -81,7 +81,7 @@ def lines_of(result: EmulatedResult, names: Sequence[str], simulated_s: float) -
     ]
 
 
-def result_of(order: RunOrder, found: Mapping[str, Any]) -> EmulatedResult:
+def result_of(order: EmulationOrder, found: Mapping[str, Any]) -> EmulatedResult:
     """What worker 0 reports."""
     return EmulatedResult(
         order=order,
@@ -92,7 +92,7 @@ def result_of(order: RunOrder, found: Mapping[str, Any]) -> EmulatedResult:
     )
 
 
-def agreed_order(given: argparse.Namespace, world: MPI.Intracomm) -> tuple[RunOrder, list[str]]:
+def agreed_order(given: argparse.Namespace, world: MPI.Intracomm) -> tuple[EmulationOrder, list[str]]:
     """The run, and the names of the GPUs here; ConfigError on all ranks, in the words of the first that has one."""
     from coarse.transport.agreement import agree
 

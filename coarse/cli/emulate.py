@@ -17,7 +17,7 @@ from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.prediction import modes_of, profile_notes
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.launch import emulate as emulate_order
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.errors import ConfigError
 from coarse.protocol.clock import WallClock
 from coarse.simulation.adaptation import PROFILE_EVERY, keep_tables
@@ -53,7 +53,7 @@ def emulate(
     console = Console()
     with wrong_input_ends_with_2():
         pool = None if checked_pool is None else str(checked_pool.resolve())
-        order = RunOrder(**asked, mode=COARSE, checked_pool=pool)
+        order = EmulationOrder(**asked, mode=COARSE, checked_pool=pool)
         if order.num_iterations < _LEAST_ITERATIONS:
             raise ConfigError(
                 f"--iterations must be at least {_LEAST_ITERATIONS}, of which the first is not counted, got "
@@ -65,7 +65,7 @@ def emulate(
     _show(console, order, rows)
 
 
-def _show(console: Console, order: RunOrder, rows: Sequence[tuple[str, ...]]) -> None:
+def _show(console: Console, order: EmulationOrder, rows: Sequence[tuple[str, ...]]) -> None:
     nodes = f", {order.num_nodes} nodes" if order.num_nodes > 1 else ""
     title = f"{order.model}, batch {order.batch}, {order.num_workers} workers on {order.machine}{nodes} (emulated)"
     table = Table(title=title, title_justify="left")
@@ -77,12 +77,12 @@ def _show(console: Console, order: RunOrder, rows: Sequence[tuple[str, ...]]) ->
 
 
 def _decided(
-    console: Console, tasks: Tasks, order: RunOrder, modes: str | None, options: Sequence[str]
-) -> list[RunOrder]:
+    console: Console, tasks: Tasks, order: EmulationOrder, modes: str | None, options: Sequence[str]
+) -> list[EmulationOrder]:
     """Return the order in each mode that is possible: all are decided before any of them runs."""
     require_classes(options, (modes or "").split(","))
 
-    def in_mode(mode: str) -> RunOrder:
+    def in_mode(mode: str) -> EmulationOrder:
         one = replace(order, mode=mode, options={} if mode in BUILT_IN else options_from(options, mode))
         one.scenario().gpu_memory()
         end = tasks.begin_unmeasured(f"{mode}: decide by simulation")
@@ -97,7 +97,7 @@ def _decided(
     return of_possible_modes(modes_of(modes), in_mode, must_have=modes is not None, on_left_out=tell)
 
 
-def _row(console: Console, tasks: Tasks, order: RunOrder) -> tuple[str, ...]:
+def _row(console: Console, tasks: Tasks, order: EmulationOrder) -> tuple[str, ...]:
     job = order.job()
     simulated_s = fmean(mean_durations(simulate(job, decide=order.decide() or keep_tables).iterations)[order.period :])
     end, clock = tasks.begin_unmeasured(f"{mode_name(order.mode)}: {order.num_ranks} ranks"), WallClock()

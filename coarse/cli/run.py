@@ -19,12 +19,12 @@ from coarse.errors import ConfigError
 from coarse.launch.cluster.rate import LinkRate, rate_from_text
 from coarse.launch.cluster.run import ClusterRun
 from coarse.launch.cluster.shape import MOST_NODES, shape_from_text
-from coarse.launch.departures import Departures
+from coarse.launch.exit_reporter import STARTUP
 from coarse.launch.mpirun import JobEnd, free_port, run_forwarding_signals, run_job
+from coarse.launch.rank_exits import Departures
 from coarse.launch.restarts import run_with_restarts
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
-from coarse.launch.watched import STARTUP
 from coarse.protocol.commits import MOST_COMMUTATIVE
 from coarse.protocol.config import BY_WALL, POOL, REPEATABLE_ROUTING, Config, EmulateSettings, load_config
 from coarse.protocol.endurance import Endurance

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coarse import errors
 from coarse.errors import CoarseError, DeadRankError, FabricError
-from coarse.launch.departures import Departures, Verdict, exit_status, how_ended
+from coarse.launch.rank_exits import Departures, Verdict, exit_status, how_ended
 
 
 @dataclass(frozen=True, kw_only=True)

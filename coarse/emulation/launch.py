@@ -16,12 +16,12 @@ from typing import Any
 
 from coarse.emulation.account import ALLOWED_LATE_SHARE
 from coarse.emulation.failure import Ends, first_failure
-from coarse.emulation.order import RunOrder, order_json
+from coarse.emulation.order import EmulationOrder, order_json
 from coarse.errors import CoarseError, OverrunError
-from coarse.launch.departures import exit_status
+from coarse.launch.exit_reporter import STARTUP
 from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, usable_mpirun, watched_command
+from coarse.launch.rank_exits import exit_status
 from coarse.launch.watch import Watch
-from coarse.launch.watched import STARTUP
 from coarse.protocol.plan import Facts
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration, profile_share
@@ -39,7 +39,7 @@ _NUM_PRINTED = 40
 class EmulatedResult:
     """Result of an emulated run; kind "emulated"."""
 
-    order: RunOrder
+    order: EmulationOrder
     iterations: tuple[WorkerIteration, ...]
     num_transfers: int
     num_late: int
@@ -78,7 +78,7 @@ class EmulatedResult:
         return tuple(row for row in self.iterations if row.iteration >= period) or self.iterations
 
 
-def emulate(order: RunOrder) -> EmulatedResult:
+def emulate(order: EmulationOrder) -> EmulatedResult:
     """Run a decided order.
 
     Raises:
@@ -94,7 +94,7 @@ def emulate(order: RunOrder) -> EmulatedResult:
     )
 
 
-def run_order(order: RunOrder) -> EmulatedResult:
+def run_order(order: EmulationOrder) -> EmulatedResult:
     """Run a decided order, however late its transfers are.
 
     Raises:

@@ -25,7 +25,7 @@ from coarse.emulation.own_calls import is_gathered, own_calls
 from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.emulation.own_step import own_step
 from coarse.emulation.ranges import with_range
-from coarse.emulation.runtime import EmulatedParts, shared_files
+from coarse.emulation.runtime import EmulatedFactory, shared_files
 from coarse.emulation.timeline import TRACE_FILE, LastIterations
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.gpu.interface import is_on_gpu
@@ -41,7 +41,7 @@ from coarse.protocol.partition import PartitionTable
 from coarse.protocol.place import GpuMemory
 from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Descriptor
-from coarse.runtime import LiveParts, Opening
+from coarse.runtime import LiveFactory, RankContext
 from coarse.simulation.adaptation import keep_tables
 from coarse.simulation.cluster import ModelledCluster
 from coarse.simulation.job import Job
@@ -108,8 +108,8 @@ class EmulatedClient(Client):
             return found
 
 
-class TrainingParts(EmulatedParts):
-    """A rank's parts where a user's script trains: see EmulatedParts."""
+class TrainingFactory(EmulatedFactory):
+    """A rank's parts where a user's script trains: see EmulatedFactory."""
 
     def __init__(self, config: Config) -> None:
         """Start with the configuration, which names the machine; `strategy` looks it up."""
@@ -129,11 +129,11 @@ class TrainingParts(EmulatedParts):
 
     def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
         """Return the configuration's strategy."""
-        return LiveParts.strategy(self, world, config)
+        return LiveFactory.strategy(self, world, config)
 
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
         """Return the configuration's partition; all are on this host, and no rank has two roles."""
-        partition = LiveParts.partition(self, world, hosts, config)
+        partition = LiveFactory.partition(self, world, hosts, config)
         made_by_all(world, lambda: _require_emulated(partition, hosts, config))
         if self._settings.compute_file is not None:
             path, accelerator = Path(self._settings.compute_file), self._machine.accelerator.name
@@ -149,7 +149,7 @@ class TrainingParts(EmulatedParts):
         self._decide = keep_tables if strategy.probes else None
         return super().placement(partition, config, strategy)
 
-    def share(self, at: Opening, opened: ExitStack) -> NodeShare:
+    def share(self, at: RankContext, opened: ExitStack) -> NodeShare:
         """Return the node's share; at the end worker 0 reports the results."""
         share = super().share(at, opened)
         self._logs = shared_files(at.world, at.placement.ranks[0], "log", at.placement.num_clients)
@@ -162,7 +162,7 @@ class TrainingParts(EmulatedParts):
         return share
 
     @override
-    def client(self, at: Opening, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
+    def client(self, at: RankContext, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
         assert isinstance(mailbox, EmulatedMailbox)
         stretches = Stretches(self._times)
         compute = ComputeClock(self._scale, is_by_wall=self._settings.compute == BY_WALL)
@@ -183,7 +183,7 @@ class TrainingParts(EmulatedParts):
         replace_sleep(partial(_sleep, link))  # what a script models by sleeping is emulated
         return client
 
-    def facts(self, at: Opening, client: Client) -> Facts:
+    def facts(self, at: RankContext, client: Client) -> Facts:
         """Return facts, measured when all first profile, before the run begins."""
         assert isinstance(client.link, EmulatedLink)
         with client.link.worker_clock.own_work():  # workers measure at equal times
@@ -195,7 +195,7 @@ class TrainingParts(EmulatedParts):
                     client.before_leaving.append(replace_time(client.link.worker_clock.now_s))
         return facts
 
-    def _settled_scale(self, at: Opening) -> float:
+    def _settled_scale(self, at: RankContext) -> float:
         """Return the scale as stated, or of the file of compute times, or measured by the first rank; equal on all."""
         scale = np.array([self._settings.compute_scale or (self._times.scale if self._times is not None else 0.0)])
         if at.world_rank == 0 and not scale[0]:
@@ -238,7 +238,7 @@ class TrainingParts(EmulatedParts):
         count = strategy.num_devices(devices, workers)
         return modelled_cluster(machine or self._machine, self._settings, workers, count, self._config, strategy)
 
-    def _say(self, at: Opening) -> None:
+    def _say(self, at: RankContext) -> None:
         """Print the account of the run and write it, once all ranks have left."""
         assert self.fabric is not None
         if read_logs(self._logs[:1]) is None:

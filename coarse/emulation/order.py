@@ -20,7 +20,7 @@ from coarse.strategy.rounds import By, Round, first_to_devices
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOrder(JobQuestion):
+class EmulationOrder(JobQuestion):
     """One emulated run: a question about one mode, and what was decided. All ranks run on this host."""
 
     mode: str
@@ -67,7 +67,7 @@ class RunOrder(JobQuestion):
             degradations=self.changes_of_links,
         )
 
-    def decided(self) -> "RunOrder":
+    def decided(self) -> "EmulationOrder":
         """Return the same run with the choices of its strategy."""
         job = self.scenario().job()
         return replace(
@@ -83,7 +83,7 @@ class RunOrder(JobQuestion):
         """Gradients that the devices sum; decided."""
         return self.by.count(By.DEVICES.value)
 
-    def with_split(self, num_to_devices: int) -> "RunOrder":
+    def with_split(self, num_to_devices: int) -> "EmulationOrder":
         """Return the same run in which devices sum the first gradients and workers the others."""
         by = first_to_devices(num_to_devices, len(self.by)).by
         return replace(self, by=tuple(each.value for each in by))
@@ -123,11 +123,11 @@ class RunOrder(JobQuestion):
         return PartitionTable(places=places, local_proxies=local)
 
 
-def order_json(order: RunOrder) -> str:
+def order_json(order: EmulationOrder) -> str:
     """Return an order as JSON."""
     return json.dumps(asdict(order))
 
 
-def parse_run_order(text: str) -> RunOrder:
+def parse_emulation_order(text: str) -> EmulationOrder:
     """Return the order of text that `order_json` wrote."""
-    return from_mapping(RunOrder, json.loads(text), lambda _: "the order of an emulated run")
+    return from_mapping(EmulationOrder, json.loads(text), lambda _: "the order of an emulated run")

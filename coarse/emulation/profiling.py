@@ -1,4 +1,4 @@
-"""Profiling over emulated links: the volleys of `Adaptation`, by real processes through the fabric."""
+"""Profiling over emulated links: the probe batches of `Adaptation`, by real processes through the fabric."""
 
 import json
 from dataclasses import replace
@@ -13,14 +13,14 @@ from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.simulation.adaptation import Decide, Measuring, Result, Seconds, drive
 from coarse.simulation.job import Job
-from coarse.simulation.volleys import Volley
+from coarse.simulation.probe_batches import ProbeBatch
 from coarse.strategy.rounds import By, Round
 
 WAYS = {"push": FabricPort.PUSH, "pull": FabricPort.PULL, "devices": FabricPort.DEVICES, "workers": FabricPort.WORKERS}
 
 
 class EmulatedProfiler:
-    """Profiler of one worker; all workers measure together, each volley by the worker that owns it."""
+    """Profiler of one worker; all workers measure together, each probe batch by the worker that owns it."""
 
     def __init__(self, comm: MPI.Comm, link: DeviceLink, box: EmulatedMailbox) -> None:
         """`comm` is the workers'; nothing else may be under way between them."""
@@ -30,7 +30,7 @@ class EmulatedProfiler:
         self._spent_s = 0.0
 
     def carry_out(self, measuring: Measuring[Result]) -> tuple[Result, float]:
-        """Return the result, and the emulated seconds that the volleys took, one after the other."""
+        """Return the result, and the emulated seconds that the probe batches took, one after the other."""
         self._spent_s = 0.0
         return drive(measuring, self._measure), self._spent_s
 
@@ -58,28 +58,29 @@ class EmulatedProfiler:
         self._comm.Bcast(found, root=0)
         return found.tobytes()
 
-    def _measure(self, volley: Volley) -> Seconds:
-        """Return the seconds of a volley; all workers are at one emulated time, before it and after."""
-        seconds = np.empty(len(volley.sends))
-        if volley.owner == self._comm.Get_rank():
+    def _measure(self, probe_batch: ProbeBatch) -> Seconds:
+        """Return the seconds of a probe batch; all workers are at one emulated time, before it and after."""
+        seconds = np.empty(len(probe_batch.sends))
+        if probe_batch.owner == self._comm.Get_rank():
             begin_s = self._box.now_s
-            seconds[:] = self._fire(volley)
-            self._comm.Bcast(seconds, root=volley.owner)
+            seconds[:] = self._fire(probe_batch)
+            self._comm.Bcast(seconds, root=probe_batch.owner)
         else:
             begin_s = self._box.now_s
             with self._box.away():
-                self._comm.Bcast(seconds, root=volley.owner)
+                self._comm.Bcast(seconds, root=probe_batch.owner)
         self._box.go_on_until(begin_s + float(seconds.max()))
         self._spent_s += float(seconds.max())
         return tuple(seconds.tolist())
 
-    def _fire(self, volley: Volley) -> Seconds:
+    def _fire(self, probe_batch: ProbeBatch) -> Seconds:
         """Send all at one emulated time, and wait until all have arrived."""
-        box, num_sends, begin_s = self._box, len(volley.sends), self._box.now_s
+        box, num_sends, begin_s = self._box, len(probe_batch.sends), self._box.now_s
         arrivals_s: dict[int, float] = {}
         with self._link.lock:
-            for number, send in enumerate(volley.sends):
-                box.spend(WAYS[send.way], volley.nbytes, send.source, send.target, partial(setitem, arrivals_s, number))
+            for number, send in enumerate(probe_batch.sends):
+                note = partial(setitem, arrivals_s, number)
+                box.spend(WAYS[send.way], probe_batch.nbytes, send.source, send.target, note)
             self._link.ring_bells()
         self._link.wait_for(lambda: len(arrivals_s) == num_sends, None, "what it measures of the links")
         return tuple(arrivals_s[number] - begin_s for number in range(num_sends))

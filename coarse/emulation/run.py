@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from coarse.emulation.failure import failure_of, write_failure
-from coarse.emulation.order import RunOrder, parse_run_order
+from coarse.emulation.order import EmulationOrder, parse_emulation_order
 from coarse.emulation.runtime import EmulatedRank
 from coarse.emulation.training import EmulatedWorker, gather_rows
 from coarse.protocol.clock import WallClock
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
     """
     order_path, result_path = map(Path, arguments)
     try:
-        result = run_rank(parse_run_order(order_path.read_text()))
+        result = run_rank(parse_emulation_order(order_path.read_text()))
     except BaseException as error:
         failure = failure_of(error, rank=int(os.environ["PMIX_RANK"]), at_s=WallClock().now_s())
         write_failure(failure, result_path.parent)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
         unfinished.rename(result_path)
 
 
-def run_rank(order: RunOrder) -> dict[str, object] | None:
+def run_rank(order: EmulationOrder) -> dict[str, object] | None:
     """Run this rank's part, and return what worker 0 has to report; None on all other ranks."""
     job = order.job()
     pool = {} if order.checked_pool is None else {"pool": {"path": order.checked_pool, "coherence": "checked"}}

@@ -25,7 +25,7 @@ from coarse.protocol.partition import PartitionTable
 from coarse.protocol.plan import Facts, Placement
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
-from coarse.runtime import LiveParts, Opening, Runtime
+from coarse.runtime import LiveFactory, RankContext, Runtime
 from coarse.simulation.adaptation import Adaptation, Decide, Profile
 from coarse.simulation.job import Job
 from coarse.storage.region import DeviceMemory
@@ -50,7 +50,7 @@ def shared_files(world: MPI.Comm, root: int, name: str, count: int) -> list[Path
     return [Path("/proc/self/fd") / str(descriptor) for descriptor in descriptors]
 
 
-class EmulatedParts(LiveParts):
+class EmulatedFactory(LiveFactory):
     """A rank's parts in emulated time; one host, however many nodes the machine has."""
 
     job: Job
@@ -99,7 +99,7 @@ class EmulatedParts(LiveParts):
             return super().placement(partition, config, strategy)
         return replace(super().placement(partition, config, strategy), modelled=modelled)
 
-    def share(self, at: Opening, opened: ExitStack) -> NodeShare:
+    def share(self, at: RankContext, opened: ExitStack) -> NodeShare:
         """Return the node's share; worker 0 starts the fabric, for which the segment has one more endpoint."""
         share = super().share(at, opened)
         self.memories = share.memories
@@ -118,7 +118,7 @@ class EmulatedParts(LiveParts):
         os.close(descriptor)
         return share
 
-    def _order(self, at: Opening, share: NodeShare) -> FabricOrder:
+    def _order(self, at: RankContext, share: NodeShare) -> FabricOrder:
         return FabricOrder(
             site=self.job.site,
             run=at.run,
@@ -127,11 +127,11 @@ class EmulatedParts(LiveParts):
             rate_changes=self.job.rate_changes,
         )
 
-    def device_hosts(self, at: Opening) -> tuple[int, ...]:
+    def device_hosts(self, at: RankContext) -> tuple[int, ...]:
         """Return the modelled nodes of the devices."""
         return self.job.placement.device_nodes
 
-    def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
+    def mailbox(self, at: RankContext, endpoint: int, share: NodeShare) -> Mailbox:
         """Return the mailbox, whose announcements of bytes go through the fabric."""
         ranks = at.placement.ranks
         fabric = len(ranks)
@@ -151,7 +151,7 @@ class EmulatedParts(LiveParts):
         box.watch_fabric(self._fabric_process, at.world_rank)
         return box
 
-    def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
+    def service(self, at: RankContext, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """Return the service; sums and chunks take as long as the links and the adder's rate say."""
         assert isinstance(mailbox, EmulatedMailbox)
         return EmulatedService(
@@ -164,13 +164,13 @@ class EmulatedParts(LiveParts):
             EmulatedWork(protocol.device, mailbox),
         )
 
-    def ease(self, at: Opening, client: Client) -> None:
+    def open_fast_paths(self, at: RankContext, client: Client) -> None:
         """Change nothing.
 
         Bytes that are not pushed, and answers that are not waited for, take no emulated time.
         """
 
-    def facts(self, at: Opening, client: Client) -> Facts:
+    def facts(self, at: RankContext, client: Client) -> Facts:
         """Return the job's facts, measured by all workers when they first profile."""
         if self._decide is not None and self.adaptation is None:
             assert self.box is not None
@@ -196,7 +196,7 @@ class EmulatedRank:
 
         `settings` add to the configuration that follows from the job.
         """
-        self.parts = EmulatedParts(job, partition, decide=decide)
+        self.parts = EmulatedFactory(job, partition, decide=decide)
         of_job = {"num_sync_groups": job.placement.num_sync_groups, "stall_timeout_s": 300.0}
         self.runtime = Runtime({**of_job, **(settings or {})}, self.parts)
         if self.parts.fabric is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from coarse.parallel.data.roll_call import RollCall
+from coarse.parallel.data.presence import Presence
 from coarse.plain import Plain
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -39,7 +39,7 @@ class LivePeers:
     def __init__(self, runtime: Runtime, gather: Callable[[Plain, str], list[Plain]]) -> None:
         """Prepare the calls; `gather` is the framework's own, see Peers."""
         self._gather = gather
-        self._roll = RollCall(runtime, _RECORDED)
+        self._roll = Presence(runtime, _RECORDED)
         runtime.require_client().before_leaving.append(self._roll.close)
 
     def gather(self, value: Plain, name: str) -> list[Plain]:
@@ -47,11 +47,11 @@ class LivePeers:
         return self._gather(value, name)
 
     def say(self, steps: int) -> None:
-        """Tell the steps at the RollCall."""
+        """Tell the steps by `Presence`."""
         self._roll.ask(steps)
 
     def said(self) -> list[int]:
-        """Return all workers' steps at the RollCall."""
+        """Return all workers' steps by `Presence`."""
         if not self._roll.is_open:
             return []
         found: list[int] = self._roll.said().tolist()

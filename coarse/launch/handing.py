@@ -9,8 +9,8 @@ from typing import Final
 
 from coarse.launch.in_thread import InThread
 from coarse.launch.state_memory import HeldMemory
-from coarse.transport.arrival import user_of
 from coarse.transport.handed import FOUND, LONGEST_REQUEST_BYTES, MOST_S, NONE
+from coarse.transport.node_rendezvous import user_of
 
 _LOOK_S: Final = 0.2
 

@@ -19,10 +19,10 @@ from types import FrameType
 from typing import IO, Self
 
 from coarse.errors import ConfigError
-from coarse.launch.departures import Failure, Verdict, exit_status
+from coarse.launch.exit_reporter import STARTUP, escaped
 from coarse.launch.leftovers import jobs_of, remove
+from coarse.launch.rank_exits import Failure, Verdict, exit_status
 from coarse.launch.watch import Watch
-from coarse.launch.watched import STARTUP, escaped
 from coarse.protocol.clock import WallClock
 from coarse.transport.launcher import environ_of_new_job
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_for_mpi
@@ -46,7 +46,7 @@ _ENDING_SIGNALS = {
 _FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
 """Signal for mpirun by the signal that came: mpirun ends its ranks or passes a user's signal on to each."""
 
-WATCHED = str(Path(__file__).with_name("watched.py"))
+WATCHED = str(Path(__file__).with_name("exit_reporter.py"))
 """The program that runs a rank's command and tells how it ended."""
 _OF_MPIRUN = "PRTE_MCA_"
 _DEFAULTS = (
@@ -75,7 +75,7 @@ class AppContext:
 
 
 def watched_command(python: str, place: str, program: Sequence[str]) -> tuple[str, ...]:
-    """Return the command of a rank whose end a launcher is told of: `watched.py` with its PLACE, and the program."""
+    """Return the command of a rank whose end is reported: `exit_reporter.py` with its PLACE, and the program."""
     return (python, "-I", "-S", WATCHED, place, *map(escaped, (python, *program)))
 
 
@@ -410,8 +410,8 @@ def has_children(pid: int) -> bool:
 def _before_mpirun(parent: int, folder: str) -> Callable[[], None]:
     """Return a function for a new process: end when the process (its thread that starts it) does, for any reason.
 
-    mpirun is told to end, so that it removes its files. The ranks do not rely on it: see watched.py. An mpirun that was
-    killed leaves them, by its number, and a later one that has the same number would not start.
+    mpirun is told to end, so that it removes its files. The ranks do not rely on it (exit_reporter.py). An mpirun that
+    was killed leaves them, by its number, and a later one that has the same number would not start.
     """
     prctl = ctypes.CDLL(None).prctl
 

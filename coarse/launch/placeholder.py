@@ -1,7 +1,7 @@
 """Holds a worker's place in an mpirun job for a process that torchrun started: `placeholder.py JOB FIRST`.
 
-See coarse.transport.adoption. It hands its environment to the first process of this user that asks at its socket, and
-ends when that process does: with 0 where it has said that it ends well. It waits for nobody once the job's first
+It gives its environment to the first process of this user that asks at its socket (coarse.transport.torchrun_start),
+and ends when that process does: with 0 where it has said that it ends well. It waits no longer once the job's first
 worker, FIRST, has ended; on that worker's host it sees that itself, on others mpirun ends it.
 """
 
@@ -13,8 +13,8 @@ import sys
 
 from coarse.errors import CoarseError
 from coarse.protocol.clock import WallClock
-from coarse.transport.adoption import placeholder_address
-from coarse.transport.arrival import process_and_user_of
+from coarse.transport.node_rendezvous import process_and_user_of
+from coarse.transport.torchrun_start import placeholder_address
 
 _HANDED_ON = ("PMIX", "OMPI_", "OPAL_", "PRTE_", "COARSE_")
 _BIND_AGAIN_S = 0.1

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from coarse.errors import StorageError
-from coarse.launch.departures import exit_status, how_ended
 from coarse.launch.disk_copies import DiskCopies
 from coarse.launch.handing import DescriptorServer
 from coarse.launch.in_thread import InThread
 from coarse.launch.mpirun import JobEnd, tell
+from coarse.launch.rank_exits import exit_status, how_ended
 from coarse.launch.state_memory import HeldMemory
 from coarse.launch.warm.ranks import WarmRanks, needs_of
 from coarse.protocol.clock import WallClock

@@ -11,9 +11,9 @@ from itertools import groupby
 from pathlib import Path
 
 from coarse.errors import ConfigError
+from coarse.launch.exit_reporter import STARTUP
 from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, usable_mpirun, watched_command
 from coarse.launch.warm.ranks import stand_in_arguments
-from coarse.launch.watched import STARTUP
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
 from coarse.protocol.place import MemoryPlace
@@ -134,7 +134,7 @@ class TrainingRun:
         return worker, self.table.clients_on(self.table.node_of_client(worker)).index(worker)
 
     def _place(self, rank: int) -> str:
-        """Return the place that watched.py is told of a context of workers that begins with a rank; "-" for devices."""
+        """Return the place that exit_reporter.py gets for workers of a context from a rank on; "-" for devices."""
         if rank in self.light_ranks():
             return "-"
         worker, local = self._numbers(rank)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from coarse.launch.departures import Departures, Verdict
+from coarse.launch.rank_exits import Departures, Verdict
 from coarse.protocol.clock import WallClock
-from coarse.transport.arrival import user_of
+from coarse.transport.node_rendezvous import user_of
 
 _LINE_BYTES = 64
 _INTERRUPT = b"interrupt\n"
@@ -29,7 +29,7 @@ class Doorstep(NamedTuple):
 
 
 class Watch:
-    """Listens to a job's ranks (see coarse.launch.watched for what they say) in a thread of its own."""
+    """Listens to a job's ranks (see coarse.launch.exit_reporter for what they say) in a thread of its own."""
 
     def __init__(self, departures: Departures, doorstep: Doorstep | None = None) -> None:
         self.departures = departures

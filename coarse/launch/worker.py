@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import wraps
 
 from coarse import session
-from coarse.transport.arrival import LauncherLine
 from coarse.transport.descent import is_below_rank
+from coarse.transport.node_rendezvous import LauncherLine
 
 
 @contextmanager

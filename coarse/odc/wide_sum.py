@@ -30,7 +30,7 @@ _LEAST_MARK: Final = 1 << 61
 """Number above every sum of lower words."""
 
 
-class Misfit(IntEnum):
+class Unrepresentable(IntEnum):
     """Reason why a value was not added."""
 
     NAN = 0
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
     element: int
     kind: int
-    """Misfit of the value."""
+    """Unrepresentable of the value."""
 
 
 def combined(one: int, other: int) -> int:
@@ -59,13 +59,14 @@ def combined(one: int, other: int) -> int:
         return one
     kinds = {one, other}
     signs = {_sign(kind) for kind in kinds}
-    if Misfit.NAN in kinds or signs == {1, -1}:
-        return Misfit.NAN
-    return Misfit.PLUS_INFINITY if signs == {1} else Misfit.MINUS_INFINITY
+    if Unrepresentable.NAN in kinds or signs == {1, -1}:
+        return Unrepresentable.NAN
+    return Unrepresentable.PLUS_INFINITY if signs == {1} else Unrepresentable.MINUS_INFINITY
 
 
 def _sign(kind: int) -> int:
-    return {Misfit.NAN: 0, Misfit.PLUS_INFINITY: 1, Misfit.ABOVE: 1}.get(Misfit(kind), -1)
+    signs = {Unrepresentable.NAN: 0, Unrepresentable.PLUS_INFINITY: 1, Unrepresentable.ABOVE: 1}
+    return signs.get(Unrepresentable(kind), -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,12 +157,12 @@ def _take(biased: np.ndarray, word: np.ndarray, *, is_first: bool) -> None:
         word -= _MAGIC_BITS
 
 
-def _kind_of(value: float) -> Misfit:
+def _kind_of(value: float) -> Unrepresentable:
     if value != value:  # NaN
-        return Misfit.NAN
+        return Unrepresentable.NAN
     if value in (float("inf"), float("-inf")):
-        return Misfit.PLUS_INFINITY if value > 0 else Misfit.MINUS_INFINITY
-    return Misfit.ABOVE if value > 0 else Misfit.BELOW
+        return Unrepresentable.PLUS_INFINITY if value > 0 else Unrepresentable.MINUS_INFINITY
+    return Unrepresentable.ABOVE if value > 0 else Unrepresentable.BELOW
 
 
 def _value_of(kind: int) -> float:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from coarse.errors import ConfigError
 from coarse.pool.opening import PoolPlan, check_signature, map_pool, pool_files, sign
+from coarse.pool.shared.coherence_checker import PoolUser
 from coarse.pool.shared.memory import Pool
-from coarse.pool.shared.shadow import PoolUser
 from coarse.pool.transport import PoolTransport
 from coarse.protocol.clock import Clock
 from coarse.protocol.config import PoolSettings

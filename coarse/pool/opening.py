@@ -10,9 +10,9 @@ import numpy as np
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.pool.ring import RingPlace, ring_place_bytes
-from coarse.pool.shared.history import MOST_USERS, History, history_bytes
+from coarse.pool.shared.coherence_checker import HostCache, PoolUser, ShadowedPool, cache_bytes
+from coarse.pool.shared.line_history import MOST_USERS, History, history_bytes
 from coarse.pool.shared.memory import CoherentLines, MappedPool, Pool, whole_lines
-from coarse.pool.shared.shadow import HostCache, PoolUser, ShadowedPool, cache_bytes
 from coarse.protocol.clock import Clock
 from coarse.protocol.config import PoolSettings
 from coarse.protocol.units import LINE_BYTES

@@ -1,12 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
 """Measuring again while a job runs, and what follows: tables, routes and split (COARSE III-E and III-F).
 
-Every so many iterations all workers meet and look: a few volleys that load every way at once. Where all took as long
-as the last time, that is all. Else the links to blame are estimated, and the ways that they changed are probed at two
-sizes. Where the estimate holds there, it is taken for all sizes, else all are measured as before the first iteration;
-then the job is decided again on what is known now.
+Every so many iterations all workers meet and look: a few probe batches that load every way at once. Where all took as
+long as the last time, that is all. Else the links to blame are estimated, and the ways that they changed are probed at
+two sizes. Where the estimate holds there, it is taken for all sizes, else all are measured as before the first
+iteration; then the job is decided again on what is known now.
 
-What is measured is said here once, by generators that give volleys and are sent their seconds; a simulated and an
+What is measured is said here once, by generators that give probe batches and are sent their seconds; a simulated and an
 emulated job carry them out, each on links of its own.
 """
 
@@ -18,11 +18,11 @@ from coarse.client.probing import ProbeCopy, Probing
 from coarse.hardware.links import Link
 from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.units import KIB
-from coarse.simulation.blame import estimated_links
 from coarse.simulation.job import Job
+from coarse.simulation.probe_batches import ProbeBatch, ProbeTransfer, batch_of_probe, probe_batch_s
 from coarse.simulation.profiling import probe_s, probings
 from coarse.simulation.sites import Site, reachable_proxies
-from coarse.simulation.volleys import Volley, VolleySend, probe_volley, volley_s
+from coarse.simulation.slow_links import estimated_links
 from coarse.strategy.rounds import By
 
 PROFILE_EVERY = 10
@@ -41,7 +41,7 @@ _SMALL_BYTES = 32 * KIB
 
 Seconds = tuple[float, ...]
 Result = TypeVar("Result")
-Measuring = Generator[Volley, Seconds, Result]
+Measuring = Generator[ProbeBatch, Seconds, Result]
 Decide = Callable[[Job], Job]
 """Function that returns the same job with the tables and the split that its policy chooses on these links."""
 
@@ -105,7 +105,7 @@ class Adaptation:
         placement = job.placement
         self._probings = probings(placement.cluster, job.strategy.probes)
         self._seconds: list[dict[ProbeCopy, float]] = [{} for _ in self._probings]
-        self._looks = tuple(look_volleys(placement, job.site, self._look_bytes))
+        self._looks = tuple(look_probe_batches(placement, job.site, self._look_bytes))
         self._looked: tuple[Seconds, ...] = ()
 
     def suppose(self) -> None:
@@ -120,7 +120,7 @@ class Adaptation:
         """
         for client, probing in enumerate(self._probings):
             for probe in probing.probes():
-                self._seconds[client][probe] = max((yield probe_volley(client, probe)))
+                self._seconds[client][probe] = max((yield batch_of_probe(client, probe)))
         measured, job = self._facts(), self.job
         again = job.strategy.measured_again
         used = again(job.facts, measured, job.placement.cluster) if job.facts else measured
@@ -130,9 +130,9 @@ class Adaptation:
     def look(self) -> Measuring[int]:
         """Look between two iterations, and return how many transfers have changed; then `job` is decided anew."""
         looked: list[Seconds] = []
-        for volley in self._looks:
-            looked.append((yield volley))
-        before = self._looked or tuple(volley_s(self._model, volley) for volley in self._looks)
+        for probe_batch in self._looks:
+            looked.append((yield probe_batch))
+        before = self._looked or tuple(probe_batch_s(self._model, probe_batch) for probe_batch in self._looks)
         num_changed = sum(
             is_other(now_s, before_s)
             for now, then in zip(looked, before, strict=True)
@@ -159,10 +159,10 @@ class Adaptation:
         held = [ProbeCopy(device, nbytes) for nbytes in probing.sizes if nbytes in (_SMALL_BYTES, self._look_bytes)]
         measured_s: dict[ProbeCopy, float] = {}
         for probe in held:
-            measured_s[probe] = max((yield probe_volley(client, probe)))
+            measured_s[probe] = max((yield batch_of_probe(client, probe)))
         if any(is_other(seconds, expected_s[probe]) for probe, seconds in measured_s.items()):
             for probe in expected_s:
-                measured_s[probe] = max((yield probe_volley(client, probe)))
+                measured_s[probe] = max((yield batch_of_probe(client, probe)))
         self._seconds[client].update(expected_s | measured_s)
 
     def _decide_on(self, links: tuple[Link, ...]) -> None:
@@ -185,17 +185,17 @@ class Adaptation:
         return max([size for size in sizes if size <= _LOOK_BYTES], default=sizes[0])
 
 
-def look_volleys(placement: Placement, site: Site, nbytes: int) -> Iterator[Volley]:
-    """Yield volleys: every client with one of its devices at once, until each had all; then each ring, each way."""
+def look_probe_batches(placement: Placement, site: Site, nbytes: int) -> Iterator[ProbeBatch]:
+    """Yield probe batches: every client with one device at once, until each had all; then each ring, each way."""
     reachable = reachable_proxies(placement)
     for shift in range(max(map(len, reachable), default=0)):
-        sends: list[VolleySend] = []
+        sends: list[ProbeTransfer] = []
         for client, devices in enumerate(reachable):
             if shift < len(devices):
                 first = devices.index(placement.local_proxies[client])
                 device = devices[(first + shift) % len(devices)]
-                sends += [VolleySend("push", client, device), VolleySend("pull", device, client)]
-        yield Volley(tuple(sends), nbytes, 0)
+                sends += [ProbeTransfer("push", client, device), ProbeTransfer("pull", device, client)]
+        yield ProbeBatch(tuple(sends), nbytes, 0)
     for way, paths, num_members in (
         ("devices", site.between_devices, placement.num_devices),
         ("workers", site.between_workers, placement.num_clients),
@@ -203,7 +203,7 @@ def look_volleys(placement: Placement, site: Site, nbytes: int) -> Iterator[Voll
         for hop in sorted({1 % num_members, -1 % num_members} - {0}) if num_members else ():
             hops = [(member, (member + hop) % num_members) for member in range(num_members)]
             if all(ends in paths for ends in hops):
-                yield Volley(tuple(VolleySend(way, *ends) for ends in hops), nbytes, 0)
+                yield ProbeBatch(tuple(ProbeTransfer(way, *ends) for ends in hops), nbytes, 0)
 
 
 def is_other(now_s: float, before_s: float) -> bool:
@@ -211,13 +211,13 @@ def is_other(now_s: float, before_s: float) -> bool:
     return abs(now_s - before_s) > CHANGE_TOLERANCE * before_s
 
 
-def drive(measuring: Measuring[Result], measure: Callable[[Volley], Seconds]) -> Result:
-    """Carry out what is to be measured, one volley after the other."""
+def drive(measuring: Measuring[Result], measure: Callable[[ProbeBatch], Seconds]) -> Result:
+    """Carry out what is to be measured, one probe batch after the other."""
     seconds: Seconds | None = None
     while True:
         try:
-            volley = next(measuring) if seconds is None else measuring.send(seconds)
+            probe_batch = next(measuring) if seconds is None else measuring.send(seconds)
         except StopIteration as end:
             result: Result = end.value
             return result
-        seconds = measure(volley)
+        seconds = measure(probe_batch)

@@ -8,8 +8,8 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.placement import EndpointPlacement, place
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.plan import Placement
+from coarse.simulation.representative_links import representative_links
 from coarse.simulation.ring_order import in_ring_order
-from coarse.simulation.site_of_one import site_of_one
 from coarse.simulation.sites import Site, coarse_site, dense_site, placement_of
 from coarse.strategy.strategy import Access, Strategy
 
@@ -62,7 +62,7 @@ class ModelledCluster:
             return dense_site(self.machine, self.places)
         ways = {"device_ring": self._device_ring, "worker_ring": self.worker_ring, "copies": self.copies}
         if one_stands_for_all:
-            return site_of_one(self.machine, self.places, **ways, num_sync_groups=self.num_sync_groups)
+            return representative_links(self.machine, self.places, **ways, num_sync_groups=self.num_sync_groups)
         return coarse_site(self.machine, self.places, **ways)
 
     @property

@@ -106,7 +106,7 @@ class Job:
     """Chance by which each iteration's compute takes longer."""
     num_iterations: int = 3
     one_stands_for_all: bool = False
-    """Simulate the first worker and its proxy, as slow as the slowest, for all: see macro.py."""
+    """Simulate the first worker and its proxy, as slow as the slowest, for all: see representative.py."""
     profile_every: int = 0
     """Iterations after which all workers profile again, and the job is decided anew; 0: never."""
     lag: int = 0

@@ -6,7 +6,7 @@ from functools import partial
 
 from coarse.simulation.adaptation import Adaptation, Profile, Seconds
 from coarse.simulation.engine import Engine
-from coarse.simulation.volleys import Volley
+from coarse.simulation.probe_batches import ProbeBatch
 
 
 class Meeting:
@@ -33,25 +33,25 @@ class Meeting:
             self._measuring = self._adaptation.look()
             self._fire(next(self._measuring))
 
-    def _fire(self, volley: Volley) -> None:
+    def _fire(self, probe_batch: ProbeBatch) -> None:
         site, began_s = self._adaptation.job.site, self._engine.now_s
         ends_s: dict[int, float] = {}
 
         def arrived(number: int) -> None:
             ends_s[number] = self._engine.now_s - began_s
-            if len(ends_s) == len(volley.sends):
-                self._go_on(tuple(ends_s[each] for each in range(len(volley.sends))))
+            if len(ends_s) == len(probe_batch.sends):
+                self._go_on(tuple(ends_s[each] for each in range(len(probe_batch.sends))))
 
-        for number, send in enumerate(volley.sends):
-            self._engine.move(send.port, send.path(site), volley.nbytes, partial(arrived, number))
+        for number, send in enumerate(probe_batch.sends):
+            self._engine.move(send.port, send.path(site), probe_batch.nbytes, partial(arrived, number))
 
     def _go_on(self, seconds: Seconds) -> None:
         try:
-            volley = self._measuring.send(seconds)
+            probe_batch = self._measuring.send(seconds)
         except StopIteration as end:
             self._end(end.value)
         else:
-            self._fire(volley)
+            self._fire(probe_batch)
 
     def _end(self, num_changed: int) -> None:
         profile = Profile.between(

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from coarse.client.probing import ProbeCopy, Probing
 from coarse.hardware.links import Link
 from coarse.protocol.plan import Cluster, Facts
+from coarse.simulation.probe_batches import batch_of_probe, ends_s, probe_batch_s
 from coarse.simulation.sites import Path, Site
-from coarse.simulation.volleys import ends_s, probe_volley, volley_s
 from coarse.strategy.routing import ProxyProfile
 from coarse.strategy.strategy import Strategy
 
 
 def probe_s(site: Site, client: int, probe: ProbeCopy) -> float:
     """Return a client's measurement: the latency, or seconds until push and pull have both ended."""
-    return max(volley_s(site, probe_volley(client, probe)))
+    return max(probe_batch_s(site, batch_of_probe(client, probe)))
 
 
 def profile_proxy(site: Site, client: int, device: int, *, is_local: bool, sizes: Sequence[int]) -> ProxyProfile:

@@ -69,7 +69,7 @@ class Scenario(JobOptions):
     degradations: tuple[Degradation, ...] = ()
     """Changes of links while the job runs; ranks find them by measurement alone."""
     stepwise_ranks: int = STEPWISE_RANKS
-    """Up to so many workers each is simulated; beyond, the first stands for all (see macro.py)."""
+    """Up to so many workers each is simulated; beyond, the first stands for all (see representative.py)."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -67,7 +67,7 @@ class Site:
 
 
 STEPWISE_RANKS = 64
-"""Up to so many workers every rank is simulated; beyond, one stands for all (see site_of_one.py and macro.py)."""
+"""Most workers of which every rank is simulated; beyond, one stands for all (representative.py)."""
 
 
 def coarse_site(

@@ -8,11 +8,11 @@ from coarse.simulation.adaptation import Adaptation, Decide, Profile, keep_table
 from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
-from coarse.simulation.macro import ProxiedAlike, WorkerRingAlike
 from coarse.simulation.meeting import Meeting
 from coarse.simulation.proxied import Proxied
 from coarse.simulation.recording import RecordingEngine
 from coarse.simulation.report import Report, Sync, WorkerIteration, with_idle_times
+from coarse.simulation.representative import ProxiedAlike, WorkerRingAlike
 from coarse.simulation.worker_ring import WorkerRing
 from coarse.strategy.rounds import By, SetOut, WorkerRounds
 

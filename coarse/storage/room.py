@@ -29,7 +29,7 @@ V2 = GroupFiles("memory.max", "memory.current", "")
 
 
 @dataclass(frozen=True)
-class Limit:
+class GroupLimit:
     """Memory limit of one control group and what it leaves, in bytes."""
 
     group: str
@@ -50,13 +50,13 @@ def total_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def binding_limit() -> Limit | None:
+def binding_limit() -> GroupLimit | None:
     """Return the control group that leaves less than the kernel has, or None; of several the tightest."""
     tightest = min(group_limits(), key=lambda limit: limit.left_bytes, default=None)
     return tightest if tightest is not None and tightest.left_bytes < _kernel_bytes() else None
 
 
-def group_limits(hierarchy: Path = _HIERARCHY, own_groups: Path = _OWN_GROUPS) -> list[Limit]:
+def group_limits(hierarchy: Path = _HIERARCHY, own_groups: Path = _OWN_GROUPS) -> list[GroupLimit]:
     """Return the limits of this process's control groups and of all groups above them, of both versions."""
     try:
         lines = own_groups.read_text().splitlines()
@@ -82,7 +82,7 @@ def _with_parents(path: str) -> Iterator[str]:
     yield "/"
 
 
-def _limit(root: Path, group: str, files: GroupFiles) -> Limit | None:
+def _limit(root: Path, group: str, files: GroupFiles) -> GroupLimit | None:
     """Return a group's limit; cached files count as left, since the kernel drops them on demand. None: no limit."""
     folder = root / group.strip("/")
     try:
@@ -94,7 +94,7 @@ def _limit(root: Path, group: str, files: GroupFiles) -> Limit | None:
     except OSError:
         return None  # no such version here, or a path of a namespace that this process does not see
     cached = sum(int(statistics.get(f"{files.prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
-    return Limit(group, int(limit), max(0, int(limit) - usage + cached))
+    return GroupLimit(group, int(limit), max(0, int(limit) - usage + cached))
 
 
 def _kernel_bytes() -> int:

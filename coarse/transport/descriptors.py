@@ -9,7 +9,7 @@ import os
 import re
 import socket
 
-from coarse.transport.arrival import PEER
+from coarse.transport.node_rendezvous import PEER
 
 _MOST_LABEL_BYTES = 256
 _LABEL = re.compile(

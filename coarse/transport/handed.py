@@ -8,7 +8,7 @@ import os
 import socket
 
 from coarse.errors import StorageError
-from coarse.transport.arrival import user_of
+from coarse.transport.node_rendezvous import user_of
 
 LONGEST_REQUEST_BYTES = 4096
 MOST_S = 10.0

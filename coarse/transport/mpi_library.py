@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping
 
 from coarse.errors import ConfigError
-from coarse.transport.arrival import NodeJob
 from coarse.transport.launcher import joins_ranks
+from coarse.transport.node_rendezvous import NodeJob
 
 OLDEST_OPEN_MPI = 5
 HOW_TO_GET_MPI = (

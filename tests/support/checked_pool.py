@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coarse.pool.shared.history import History, history_bytes
+from coarse.pool.shared.coherence_checker import HostCache, PoolUser, ShadowedPool, cache_bytes
+from coarse.pool.shared.line_history import History, history_bytes
 from coarse.pool.shared.memory import Pool
-from coarse.pool.shared.shadow import HostCache, PoolUser, ShadowedPool, cache_bytes
 from coarse.protocol.clock import VirtualClock
 
 NAMES = ("device 0", "device 1", "device 2", "device 3")

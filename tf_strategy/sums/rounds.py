@@ -53,7 +53,7 @@ class Rounds:
     def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
         self._lock = threading.RLock()
-        self._roll = RollCall(runtime)
+        self._roll = DeviceRows(runtime)
         self._sites: dict[ReducedTensors, ReductionSite] = {}
         self._current: ReductionSite | None = None
         self._pool = ResultPool()
@@ -185,7 +185,7 @@ class Rounds:
         self._roll.meet()
 
 
-class RollCall:
+class DeviceRows:
     """One vector in device memory, where every worker writes where it is; see [Note: roll call]."""
 
     def __init__(self, runtime: "Runtime") -> None:

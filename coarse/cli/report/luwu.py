@@ -14,7 +14,7 @@ from rich.table import Table
 
 from coarse.cli.report.luwu_inputs import Input, inputs_of
 from coarse.errors import CapacityError
-from coarse.luwu.simulation.capacity import Limit, Need
+from coarse.luwu.simulation.capacity import LargestModel, MemoryNeed
 from coarse.luwu.simulation.scenario import ModeStep, PagedScenario
 from coarse.protocol.units import GIB
 
@@ -37,7 +37,7 @@ class LuwuRow:
     """One mode's step."""
 
     mode: str
-    needs: tuple[Need, ...]
+    needs: tuple[MemoryNeed, ...]
     """Needs by place."""
     step_s: float = 0.0
     """0 where it does not fit."""
@@ -89,7 +89,7 @@ def predicted(scenario: PagedScenario, mode: str) -> LuwuRow:
     )  # fmt: skip
 
 
-def largest_models(scenario: PagedScenario, modes: Sequence[str]) -> Iterator[tuple[int, dict[str, Limit]]]:
+def largest_models(scenario: PagedScenario, modes: Sequence[str]) -> Iterator[tuple[int, dict[str, LargestModel]]]:
     """Yield by number of workers, 1, 2, 4 and so on up to the scenario's, each mode's largest model."""
     counts = [1 << power for power in range(scenario.num_workers.bit_length())]
     for count in sorted({*counts, scenario.num_workers}):
@@ -172,7 +172,9 @@ def _gib(nbytes: int) -> str:
     return f"{nbytes / GIB:,.1f}" if nbytes < 100 * GIB else f"{nbytes / GIB:,.0f}"
 
 
-def _show_largest(largest: Sequence[tuple[int, dict[str, Limit]]], modes: Sequence[str], console: Console) -> None:
+def _show_largest(
+    largest: Sequence[tuple[int, dict[str, LargestModel]]], modes: Sequence[str], console: Console
+) -> None:
     """Show the answer to Fig. 10's question: the largest OPT, and beside it the most parameters."""
     cells = [[str(count), *(_limit_text(found[mode]) for mode in modes)] for count, found in largest]
     title = "The largest OPT, and the most parameters, at one sample a worker"
@@ -182,7 +184,7 @@ def _show_largest(largest: Sequence[tuple[int, dict[str, Limit]]], modes: Sequen
     console.print(f"Bound at {count} workers: {bound}.", highlight=False, markup=False)
 
 
-def _limit_text(limit: Limit) -> str:
+def _limit_text(limit: LargestModel) -> str:
     """Return text such as 175b, 252B: OPT-175B is the family's largest, and a deeper model may have 252e9."""
     named = limit.named.removeprefix("opt-") or "none"
     unit, letter = (1e12, "T") if limit.num_parameters >= 1e12 else (1e9, "B")
@@ -200,7 +202,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Ta
 
 def document(
     rows: Sequence[LuwuRow],
-    largest: Sequence[tuple[int, dict[str, Limit]]],
+    largest: Sequence[tuple[int, dict[str, LargestModel]]],
     asked: dict[str, str],
     inputs: Sequence[Input],
 ) -> dict[str, Any]:

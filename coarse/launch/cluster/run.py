@@ -11,9 +11,9 @@ from coarse.launch.cluster.interfaces import Crossed, NodeTraffic, carried_by_no
 from coarse.launch.cluster.plan import LAUNCHER, STATES, ClusterPlan
 from coarse.launch.cluster.rate import LinkRate
 from coarse.launch.cluster.shape import hosts_of_ranks, require_shape, shape_from_text
-from coarse.launch.departures import Departures
 from coarse.launch.handing import DescriptorServer
 from coarse.launch.mpirun import JobEnd, run_forwarding_signals, run_job
+from coarse.launch.rank_exits import Departures
 from coarse.launch.restarts import run_with_restarts
 from coarse.launch.state_memory import HeldMemory
 from coarse.launch.training_run import TrainingRun

@@ -9,7 +9,7 @@ from coarse.launch.startup import sitecustomize
 
 def run() -> None:
     """Run sys.argv[1:], `SCRIPT ARGUMENT ...` or `-m MODULE ARGUMENT ...`, as a new interpreter does."""
-    from coarse.launch.watched import STARTUP
+    from coarse.launch.exit_reporter import STARTUP
 
     if STARTUP in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # a worker
         sitecustomize.begin()

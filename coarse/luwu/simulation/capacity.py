@@ -38,7 +38,7 @@ def optimizer_disks_bytes(num_parameters: int) -> int:
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Memory need of one place."""
 
     place: str
@@ -56,7 +56,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Limit:
+class LargestModel:
     """Largest model of a mode, at one sample of a worker."""
 
     named: str
@@ -68,7 +68,7 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capacity:
+class ClusterCapacity:
     """Memory that a training has."""
 
     gpu_bytes: int
@@ -76,7 +76,7 @@ class Capacity:
     num_workers: int
     sequence: int
 
-    def needs(self, mode: str, model: Model, batch: int) -> tuple[Need, ...]:
+    def needs(self, mode: str, model: Model, batch: int) -> tuple[MemoryNeed, ...]:
         """Return the needs of a mode, each worker's and the optimizer node's; a worker has `batch` samples."""
         return tuple(self._needs(mode, model, batch))
 
@@ -96,10 +96,10 @@ class Capacity:
         fitting = [name for name in OPT_SHAPES if self.fits(mode, gpt(name, self.sequence), 1)]
         return fitting[-1] if fitting else ""
 
-    def limit(self, mode: str) -> Limit:
+    def limit(self, mode: str) -> LargestModel:
         """Return the largest OPT, and the number of parameters of the deepest model with an OPT's width."""
         deepest = max(self._deepest(mode, shape) for shape in OPT_SHAPES.values())
-        return Limit(self.largest_model(mode), *deepest)
+        return LargestModel(self.largest_model(mode), *deepest)
 
     def _deepest(self, mode: str, shape: GptShape) -> tuple[int, str]:
         """Return the parameters of the deepest model of a width, and the place that bounds it.
@@ -116,18 +116,18 @@ class Capacity:
         depth, place = min(depths)
         return one.num_parameters + (depth - 1) * (two.num_parameters - one.num_parameters), place
 
-    def _needs(self, mode: str, model: Model, batch: int) -> Iterator[Need]:
+    def _needs(self, mode: str, model: Model, batch: int) -> Iterator[MemoryNeed]:
         num, disks = model.num_parameters, self.disks
         shard = -(-num // self.num_workers)
-        yield Need("a GPU", self._gpu_bytes(mode, model, batch), self.gpu_bytes)
+        yield MemoryNeed("a GPU", self._gpu_bytes(mode, model, batch), self.gpu_bytes)
         inputs = sum(batch * self.sequence * _width(layer) * BF16_BYTES for layer in _blocks(model))
         has_disks = mode in MODES[1:] and Baseline(mode).has_disks
-        yield Need("a host", inputs + (HOST_BYTES * shard if has_disks else 0), disks.host_memory_bytes)
+        yield MemoryNeed("a host", inputs + (HOST_BYTES * shard if has_disks else 0), disks.host_memory_bytes)
         if has_disks:
             nbytes = (STATE_BYTES + 2 * BF16_BYTES) * shard  # states, parameters, gradients
-            yield Need("a worker's disks", nbytes, disks.worker_capacity_bytes)
+            yield MemoryNeed("a worker's disks", nbytes, disks.worker_capacity_bytes)
         if mode == LUWU:
-            yield Need("the optimizer node's disks", optimizer_disks_bytes(num), disks.optimizer_capacity_bytes)
+            yield MemoryNeed("the optimizer node's disks", optimizer_disks_bytes(num), disks.optimizer_capacity_bytes)
 
     def _gpu_bytes(self, mode: str, model: Model, batch: int) -> int:
         num, itemsize, states = model.num_parameters, BF16_BYTES, 0

@@ -9,7 +9,7 @@ from coarse.hardware.gpt import gpt, gpt_shape
 from coarse.hardware.machine import Disks, Machine
 from coarse.hardware.models import Model
 from coarse.luwu.simulation.baselines import simulate_baseline
-from coarse.luwu.simulation.capacity import LUWU, MODES, Capacity, Need
+from coarse.luwu.simulation.capacity import LUWU, MODES, ClusterCapacity, MemoryNeed
 from coarse.luwu.simulation.cluster import (
     CHUNKS_PER_BLOCK,
     PagedCluster,
@@ -109,14 +109,14 @@ class PagedScenario:
         )  # fmt: skip
 
     @property
-    def capacity(self) -> Capacity:
+    def capacity(self) -> ClusterCapacity:
         """Memory that there is."""
-        return Capacity(
+        return ClusterCapacity(
             gpu_bytes=self.machine.accelerator.memory_bytes, disks=self.disks, num_workers=self.num_workers,
             sequence=self.sequence,
         )  # fmt: skip
 
-    def require_fit(self, mode: str) -> tuple[Need, ...]:
+    def require_fit(self, mode: str) -> tuple[MemoryNeed, ...]:
         """Return the needs of a mode, all of which have to fit.
 
         Raises:

@@ -18,7 +18,7 @@ from coarse.luwu.torch.declared import Options, declare, grouped, resume_asked, 
 from coarse.luwu.torch.first_values import FirstValues, Initialise
 from coarse.luwu.torch.optimizer import NetworkOptimizer
 from coarse.luwu.torch.plan import COMPUTE_TYPES, ModelPlan, plan_model
-from coarse.luwu.torch.released import released_parameter
+from coarse.luwu.torch.released import placeholder_parameter
 from coarse.luwu.torch.sites import Backward, Site
 from coarse.luwu.torch.timeline import WorkerTimeline
 from coarse.luwu.torch.unit import UnitMemories
@@ -192,7 +192,7 @@ def _attach(
 
     for unit, of in enumerate(plan.units):
         for place, (tensor, parameter) in enumerate(zip(of.tensors, plan.parameters[unit], strict=True)):
-            stands = released_parameter(
+            stands = placeholder_parameter(
                 tensor.name, parameter, compute, lambda: made.has_pushed, accepting(unit, place)
             )
             placeholders[unit, place] = by_name[tensor.name] = stands

@@ -28,7 +28,7 @@ class Use:
 
 
 @dataclass(eq=False)
-class PlannedSite:
+class ModuleSite:
     """Module during whose forward parameters are there."""
 
     name: str
@@ -47,7 +47,7 @@ class PlannedSite:
 class ModelPlan:
     """Sites and units of a model."""
 
-    sites: list[PlannedSite]
+    sites: list[ModuleSite]
     units: tuple[PagedUnit, ...]
     parameters: tuple[tuple[nn.Parameter, ...], ...]
     """Parameters by unit and tensor."""
@@ -64,7 +64,7 @@ def plan_model(model: nn.Module, units: Units) -> ModelPlan:
         ConfigError, UnsupportedError: a model that cannot be planned.
     """
     _require_plain(model)
-    sites = [PlannedSite(name, module) for name, module in _site_modules(model, units)]
+    sites = [ModuleSite(name, module) for name, module in _site_modules(model, units)]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     places: dict[int, tuple[int, int]] = {}
     made: list[PagedUnit] = []

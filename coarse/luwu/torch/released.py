@@ -104,7 +104,7 @@ class Released(torch.Tensor):
         return f"Released({self.parameter_name!r}, {tuple(self.shape)}, {self.dtype})"
 
 
-def released_parameter(
+def placeholder_parameter(
     name: str,
     parameter: nn.Parameter,
     dtype: torch.dtype,

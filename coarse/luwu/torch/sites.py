@@ -27,7 +27,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from coarse.errors import ConfigError, NotKeptError
 from coarse.luwu.client.line import GradientRoom
 from coarse.luwu.client.model import RemoteModel
-from coarse.luwu.torch.plan import PlannedSite
+from coarse.luwu.torch.plan import ModuleSite
 from coarse.luwu.torch.unit import UnitMemories, torch_view
 from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward, will_be_executed
 from coarse.torch.structures import kept_tensors, tensors_in, with_tensors
@@ -192,7 +192,7 @@ class Site:
     """Module whose parameters are there during its forward and backward alone."""
 
     def __init__(
-        self, planned: PlannedSite, backward: Backward, placeholders: dict[tuple[int, int], nn.Parameter]
+        self, planned: ModuleSite, backward: Backward, placeholders: dict[tuple[int, int], nn.Parameter]
     ) -> None:
         self.name = planned.name
         self.backward = backward

@@ -19,7 +19,7 @@ from coarse.odc.client.model import OdcModel, Other
 from coarse.odc.layout import NO_TOKENS
 from coarse.odc.records import OdcCommitted
 from coarse.odc.torch.unit import OnDemandUnit
-from coarse.odc.wide_sum import Misfit
+from coarse.odc.wide_sum import Unrepresentable
 from coarse.session import current
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, is_in_backward
 from coarse.torch.fsdp.prefetching import EnteredUnits
@@ -245,8 +245,8 @@ def _misfits(part: tuple[OdcModel, list[OnDemandUnit]], committed: OdcCommitted)
             break
         before += size
     top = model.declaration.top
-    what = {Misfit.NAN: "NaN", Misfit.PLUS_INFINITY: "inf", Misfit.MINUS_INFINITY: "-inf"}
-    value = what.get(Misfit(kind), f"a value of 2**{top} or more in size")
+    what = {Unrepresentable.NAN: "NaN", Unrepresentable.PLUS_INFINITY: "inf", Unrepresentable.MINUS_INFINITY: "-inf"}
+    value = what.get(Unrepresentable(kind), f"a value of 2**{top} or more in size")
     return (
         f"minibatch {committed.minibatch}: {value} came for element {element - before} of worker {owner}'s shard of "
         f"{unit.fsdp.parameter_name(unit.trained[bit])}, which a sum over the window below 2**{top} cannot hold; no "

@@ -4,8 +4,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from coarse.parallel.data.pass_timer import PassTimer
+from coarse.parallel.data.presence import Presence
 from coarse.parallel.data.reducer import DeviceReducer, DualSync, Flight, QueuedFlight, Rounds
-from coarse.parallel.data.roll_call import RollCall
 from coarse.session import is_initialized
 from coarse.strategy.rounds import By, Round, WorkerRounds
 
@@ -63,7 +63,7 @@ class DualReducer(DeviceReducer):
         self._turns: deque[int] = deque()
         """Buckets of this round that the workers have still to sum, where they are not held back: in this order, which
         never follows from which gradient came first."""
-        self._roll_call = RollCall(runtime, f"{prefix}round")
+        self._presence = Presence(runtime, f"{prefix}round")
         self._join_round = self._client.protocol.join_round
 
     @property
@@ -80,7 +80,7 @@ class DualReducer(DeviceReducer):
         """Start a bucket (`Reducer.start`)."""
         self._notice_joins()
         if self._round.shares:
-            self._roll_call.ask()
+            self._presence.ask()
         out = self._round.on_ready(index)
         if out and out[0].by is By.DEVICES:
             return super().start(index)
@@ -95,7 +95,7 @@ class DualReducer(DeviceReducer):
         """Submit what the workers sum beside backward, as far as all before it are ready."""
         while self._turns and (queued := self._held.get(self._turns[0])) is not None and queued.started is None:
             index = self._turns.popleft()
-            if self._roll_call.joined():
+            if self._presence.joined():
                 queued.started = super().start(index)
             else:
                 self._submit(index)
@@ -113,7 +113,7 @@ class DualReducer(DeviceReducer):
         """Note that all buckets have started (`Rounds.all_started`)."""
         if not self._round.is_holding:
             return
-        are_all_here = not self._roll_call.joined()
+        are_all_here = not self._presence.joined()
         for index, by in self._round.on_backward_end(are_all_here=are_all_here):
             if by is By.DEVICES:
                 self._held[index].started = super().start(index)
@@ -122,7 +122,7 @@ class DualReducer(DeviceReducer):
 
     def begin_round(self) -> None:
         """Begin a round (`Rounds.begin_round`)."""
-        self._roll_call.end()
+        self._presence.end()
         decided = self._chooser.next_round([descriptor for descriptor, _ in self._buckets])
         self._round.begin(decided)
         self._held.clear()
@@ -141,7 +141,7 @@ class DualReducer(DeviceReducer):
     def close(self) -> None:
         """Close the reducer (`Reducer.close`)."""
         if is_initialized():
-            self._roll_call.close()
+            self._presence.close()
         self._stream.close()
         self.drop()
 

@@ -10,8 +10,8 @@ import torch
 from coarse.errors import ConfigError
 from coarse.gpu.interface import is_on_gpu
 from coarse.parallel.data.choice import reducer_of
+from coarse.parallel.data.presence import Presence
 from coarse.parallel.data.reducer import Flight, Reducer, ReducerSource
-from coarse.parallel.data.roll_call import RollCall
 from coarse.protocol.agreement import Entries
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
@@ -33,7 +33,7 @@ _OPERATION_OF = {int(Op.SUM): Operation.SUM, int(Op.AVERAGE): Operation.AVERAGE}
 class Meeting(Protocol):
     """Synchronization point of peers, once a step, before they exchange facts on sparse gradients.
 
-    RollCall is that of all workers.
+    Presence is that of all workers.
     """
 
     @property
@@ -126,8 +126,8 @@ class AllWorkers:
         return reducer_of(self._runtime, prefix, self.switch, gpu=gpu, strategy=strategy)
 
     def meeting(self, name: str) -> Meeting:
-        """Return the workers' RollCall."""
-        return RollCall(self._runtime, name)
+        """Return the workers' Presence."""
+        return Presence(self._runtime, name)
 
     def group(self) -> "Group":
         """Return the group of all workers."""

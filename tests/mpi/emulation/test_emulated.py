@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from coarse.emulation.launch import run_order
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.errors import DeadRankError, FabricError
 from coarse.simulation.training import simulate
 from tests.support.claims import IN_TIME_S
@@ -43,7 +43,7 @@ def test_a_sum_in_place_takes_as_long_as_the_simulated_one():
 
 
 def require_as_long(*, mode, num_devices, num_nodes, policy, collective="ring"):
-    order = RunOrder(
+    order = EmulationOrder(
         machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode=mode, num_workers=2,
         num_devices=num_devices, num_iterations=2, num_nodes=num_nodes, collective=collective, policy=policy,
     ).decided()  # fmt: skip
@@ -62,7 +62,7 @@ def require_as_long(*, mode, num_devices, num_nodes, policy, collective="ring"):
     pytest.param("aws-p3", "resnet50", 8, "coarse", marks=pytest.mark.test_all),
 ])  # fmt: skip
 def test_so_it_does_on_other_machines(machine, model, num_workers, mode):
-    order = RunOrder(
+    order = EmulationOrder(
         machine=machine, model=model, batch=2, mode=mode, num_workers=num_workers, policy="devices", num_iterations=2,
         num_nodes=2 if num_workers == 8 else 1,
     ).decided()  # fmt: skip
@@ -70,7 +70,7 @@ def test_so_it_does_on_other_machines(machine, model, num_workers, mode):
 
 
 def test_neighbours_that_want_the_same_cores_change_no_time():
-    order = RunOrder(machine="aws-p3", batch=64, num_workers=2, mode="coarse", policy="devices").decided()
+    order = EmulationOrder(machine="aws-p3", batch=64, num_workers=2, mode="coarse", policy="devices").decided()
     hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
         emulated = run_order(order)
@@ -84,7 +84,7 @@ def test_neighbours_that_want_the_same_cores_change_no_time():
 # --- deaths
 
 
-LONG = RunOrder(
+LONG = EmulationOrder(
     machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode="coarse", num_workers=2,
     num_devices=2, num_iterations=2000,
 )  # fmt: skip

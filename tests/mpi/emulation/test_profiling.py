@@ -5,7 +5,7 @@ import os
 import pytest
 
 from coarse.emulation.launch import run_order
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.simulation.training import simulate
 from coarse.strategy.builtin import tables_of
 from tests.support.emulated import durations
@@ -19,8 +19,8 @@ def _ranks_may_be_root(monkeypatch):
     monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
 
 
-def order_of(machine: str, **others: object) -> RunOrder:
-    return RunOrder(
+def order_of(machine: str, **others: object) -> EmulationOrder:
+    return EmulationOrder(
         machine=machine, model="resnet50", gpu=None, precision="fp32", mode="coarse", num_workers=2, num_devices=2,
         **{"batch": 64, "num_iterations": 1, **others},
     )  # fmt: skip

@@ -25,7 +25,7 @@ def device() -> psutil.Process:
     while True:
         for process in mpirun.children(recursive=True):
             command = process.cmdline()
-            if "coarse.launch.device" in command and not any("watched.py" in word for word in command):
+            if "coarse.launch.device" in command and not any("exit_reporter.py" in word for word in command):
                 return process
 
 

@@ -79,11 +79,13 @@ def disturb(kind: str) -> None:
             pid = parents[pid]
         return pid == launcher
 
-    marks = {"device": "coarse.launch.device", "watcher": "watched.py", "mpirun": "prterun", "importer": "server.py"}
+    marks = {
+        "device": "coarse.launch.device", "watcher": "exit_reporter.py", "mpirun": "prterun", "importer": "server.py",
+    }  # fmt: skip
     ours = [
         pid for pid, line in lines.items()
         if is_ours(pid) and pid != launcher and (marks[kind] in line or (kind == "mpirun" and "mpirun" in line[:200]))
-        and (kind != "device" or "watched.py" not in line)
+        and (kind != "device" or "exit_reporter.py" not in line)
         and (kind not in ("mpirun", "importer") or parents[pid] == launcher)
     ]  # fmt: skip
     assert ours, f"no {kind} among {[line for pid, line in lines.items() if is_ours(pid)]}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coarse.emulation.launch import run_order
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.simulation.training import simulate
 from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import LIVE, gathers
@@ -106,7 +106,7 @@ def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, options,
     """To the last bit."""
     monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT", "1")
     monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    order = RunOrder(
+    order = EmulationOrder(
         machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode=mode, num_workers=2,
         num_devices=2, num_iterations=2, num_nodes=num_nodes, options=options,
     ).decided()  # fmt: skip

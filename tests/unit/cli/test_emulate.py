@@ -5,14 +5,14 @@ from typer.testing import CliRunner
 
 from coarse.cli import emulate
 from coarse.emulation.launch import EmulatedResult
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.simulation.training import simulate
 
 ASKED = ("--machine", "aws-p3", "--collective", "ring", "--batch", "16", "--modes", "coarse", "--policy", "devices")
 LOST = ("--iterations", "9", "--profile-every", "3", "--degrade", "socket0 crossing=0.1@0.2")
 
 
-def simulated_run(order: RunOrder) -> EmulatedResult:
+def simulated_run(order: EmulationOrder) -> EmulatedResult:
     """What a run takes."""
     report = simulate(order.job(), decide=order.decide())
     return EmulatedResult(

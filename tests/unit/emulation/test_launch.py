@@ -8,11 +8,11 @@ import pytest
 
 from coarse.emulation import launch
 from coarse.emulation.launch import EmulatedResult, emulate
-from coarse.emulation.order import RunOrder
+from coarse.emulation.order import EmulationOrder
 from coarse.errors import OverrunError
 from coarse.simulation.report import WorkerIteration
 
-ORDER = RunOrder(
+ORDER = EmulationOrder(
     machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode="coarse", num_workers=2,
     num_devices=2, num_iterations=2, policy="devices",
 ).decided()  # fmt: skip

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.emulation.order import RunOrder, order_json, parse_run_order
+from coarse.emulation.order import EmulationOrder, order_json, parse_emulation_order
 from coarse.errors import ConfigError
 from coarse.protocol.config import POLICIES
 from coarse.strategy.builtin import Auto, tables_of
 
-ORDER = RunOrder(
+ORDER = EmulationOrder(
     machine="aws-p3", model="resnet50", gpu=None, batch=64, precision="fp32", mode="coarse", num_workers=4,
     num_devices=4, num_iterations=2, num_nodes=2,
 )  # fmt: skip
@@ -18,7 +18,7 @@ ORDER = RunOrder(
 @pytest.mark.parametrize("policy", POLICIES)
 def test_ranks_read_the_job_that_was_decided(policy):
     order = replace(ORDER, policy=policy).decided()
-    assert parse_run_order(order_json(order)) == order
+    assert parse_emulation_order(order_json(order)) == order
     assert order.job() == replace(ORDER, policy=policy).scenario().job()
 
 

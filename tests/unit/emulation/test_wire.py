@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.emulation.envelope import FabricDelivery, FabricPort, Submission, unpack_delivery, unpack_submission
-from coarse.emulation.order import RunOrder, order_json, parse_run_order
+from coarse.emulation.order import EmulationOrder, order_json, parse_emulation_order
 from coarse.emulation.site_file import FabricOrder, order_text, parse_order
 from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
@@ -59,7 +59,7 @@ def test_the_fabric_gets_the_site_that_the_ranks_have():
 
 @pytest.fixture
 def order():
-    return RunOrder(
+    return EmulationOrder(
         machine="aws-p3",
         model="resnet50",
         gpu="v100",
@@ -74,15 +74,15 @@ def order():
 
 def test_ranks_simulate_the_job_that_was_decided(order):
     decided = replace(order, policy="devices").decided()
-    assert parse_run_order(order_json(decided)) == decided
-    job = parse_run_order(order_json(decided)).job()
+    assert parse_emulation_order(order_json(decided)) == decided
+    job = parse_emulation_order(order_json(decided)).job()
     assert job == decided.job()
     assert job.num_to_devices == len(job.gradients)
 
 
 def test_ranks_are_told_what_degrades_how_often_to_measure_and_by_which_policy_to_decide(order):
     asked = replace(order, degradations=("socket0 crossing=0.5@1", "gpu? up=0.1@2"), profile_every=7)
-    told = parse_run_order(order_json(replace(asked, policy="paper").decided()))
+    told = parse_emulation_order(order_json(replace(asked, policy="paper").decided()))
     job = told.job()
     assert (told.policy, job.profile_every) == ("paper", 7)
     assert [change.at_s for change in job.rate_changes] == [1.0] + [2.0] * 8

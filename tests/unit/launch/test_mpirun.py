@@ -5,10 +5,10 @@ import re
 import pytest
 
 from coarse.errors import ConfigError
+from coarse.launch.exit_reporter import _workers_world as workers_world
+from coarse.launch.exit_reporter import unescaped
 from coarse.launch.mpirun import WATCHED, AppContext, missing_defaults, mpirun_argv, mpirun_beside, mpirun_version
 from coarse.launch.training_run import TrainingRun, chosen_partition
-from coarse.launch.watched import _workers_world as workers_world
-from coarse.launch.watched import unescaped
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from coarse.errors import StorageError
 from coarse.launch import restarts
-from coarse.launch.departures import Failure
 from coarse.launch.mpirun import JobEnd
+from coarse.launch.rank_exits import Failure
 from coarse.launch.restarts import run_with_restarts
 from coarse.launch.state_memory import HeldFiles
 from coarse.protocol.endurance import Endurance

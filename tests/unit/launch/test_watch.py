@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from coarse.launch.departures import Departures
 from coarse.launch.mpirun import run_forwarding_signals
+from coarse.launch.rank_exits import Departures
 from coarse.launch.watch import Doorstep, Watch
 from coarse.protocol.clock import WallClock
-from coarse.transport.arrival import LauncherLine
+from coarse.transport.node_rendezvous import LauncherLine
 
 IN_TIME_S = 10.0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.odc.wide_sum import Found, Misfit, WideSum, combined
+from coarse.odc.wide_sum import Found, Unrepresentable, WideSum, combined
 
 UNIT = Fraction(1, 2**62)
 
@@ -76,7 +76,7 @@ def test_sums_above_two_to_the_53rd_are_rounded_once():
 def test_the_window_moves_with_its_top(top):
     found = empty(2, top)
     below, above = np.nextafter(2.0**top, 0), 2.0**top
-    assert found.add(np.array([below, above]), is_first=True) == [Found(1, Misfit.ABOVE)]
+    assert found.add(np.array([below, above]), is_first=True) == [Found(1, Unrepresentable.ABOVE)]
     assert found.totals()[0] == below
 
 
@@ -97,10 +97,10 @@ def test_what_does_not_fit_is_found_in_every_block_and_counts_as_nothing():
 
 
 def test_marks_combine_as_floating_point_does():
-    assert combined(Misfit.PLUS_INFINITY, Misfit.ABOVE) == Misfit.PLUS_INFINITY
-    assert combined(Misfit.PLUS_INFINITY, Misfit.BELOW) == Misfit.NAN
-    assert combined(Misfit.NAN, Misfit.ABOVE) == Misfit.NAN
+    assert combined(Unrepresentable.PLUS_INFINITY, Unrepresentable.ABOVE) == Unrepresentable.PLUS_INFINITY
+    assert combined(Unrepresentable.PLUS_INFINITY, Unrepresentable.BELOW) == Unrepresentable.NAN
+    assert combined(Unrepresentable.NAN, Unrepresentable.ABOVE) == Unrepresentable.NAN
     found = empty(1)
     found.add(np.zeros(1), is_first=True)
-    found.mark([Found(0, Misfit.ABOVE), Found(0, Misfit.MINUS_INFINITY)])
+    found.mark([Found(0, Unrepresentable.ABOVE), Found(0, Unrepresentable.MINUS_INFINITY)])
     assert np.isnan(found.totals()[0])

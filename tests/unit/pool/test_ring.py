@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from coarse.errors import CoherenceError
 from coarse.pool import ring
 from coarse.pool.ring import RingPlace, RingReader, RingWriter, ring_place_bytes
+from coarse.pool.shared.coherence_checker import LATE_S
 from coarse.pool.shared.memory import CoherentLines, MappedPool
-from coarse.pool.shared.shadow import LATE_S
 from tests.support.checked_pool import CheckedPools, Forgetful
 
 RING_BYTES = 1024

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coarse.errors import CoherenceError
-from coarse.pool.shared.shadow import LATE_S
+from coarse.pool.shared.coherence_checker import LATE_S
 from tests.support.checked_pool import CheckedPools
 
 

@@ -10,14 +10,14 @@ from coarse.hardware.compute import profile_for
 from coarse.hardware.degradation import Degradation, at_share
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
-from coarse.simulation.adaptation import Adaptation, drive, look_volleys
+from coarse.simulation.adaptation import Adaptation, drive, look_probe_batches
 from coarse.simulation.job import Job
+from coarse.simulation.probe_batches import ProbeBatch, probe_batch_s
 from coarse.simulation.profiling import measured_facts
 from coarse.simulation.report import Report
 from coarse.simulation.scenario import Scenario
 from coarse.simulation.sites import Site
 from coarse.simulation.training import simulate
-from coarse.simulation.volleys import Volley, volley_s
 
 EVERY = 3
 CROSSING = Degradation(link="socket0 crossing", factor=0.1, at_s=0.2)
@@ -105,45 +105,45 @@ def test_the_workers_ring_that_slows_down_gives_gradients_to_the_devices():
     assert report.iteration_s == pytest.approx(truth_s, rel=0.03)
 
 
-def test_a_look_takes_every_way_once_and_each_sender_once_in_a_volley():
+def test_a_look_takes_every_way_once_and_each_sender_once_in_a_probe_batch():
     job = scenario("aws-p3", "devices").job()
-    volleys = list(look_volleys(job.placement, job.site, 4096))
-    sends = [send for volley in volleys for send in volley.sends]
+    probe_batches = list(look_probe_batches(job.placement, job.site, 4096))
+    sends = [send for probe_batch in probe_batches for send in probe_batch.sends]
     assert len(sends) == len(set(sends)) == 2 * 4 + 2 + 2
-    assert all(len({send.port for send in volley.sends}) == len(volley.sends) for volley in volleys)
+    assert all(len({send.port for send in each.sends}) == len(each.sends) for each in probe_batches)
 
 
 def test_measuring_all_on_the_model_gives_the_models_tables():
     job = scenario("aws-p3", "devices").job()
-    measured: list[Volley] = []
+    measured: list[ProbeBatch] = []
 
-    def measure(volley: Volley) -> tuple[float, ...]:
-        measured.append(volley)
-        return volley_s(job.site, volley)
+    def measure(probe_batch: ProbeBatch) -> tuple[float, ...]:
+        measured.append(probe_batch)
+        return probe_batch_s(job.site, probe_batch)
 
     assert drive(Adaptation(job).measure_all(), measure) == job.facts
-    owners = [volley.owner for volley in measured]
+    owners = [probe_batch.owner for probe_batch in measured]
     assert owners == sorted(owners)  # clients take turns
 
 
-def looked_at(job: Job, site: Site) -> tuple[Adaptation, list[Volley]]:
+def looked_at(job: Job, site: Site) -> tuple[Adaptation, list[ProbeBatch]]:
     """What is measured beyond the look of a job whose site is not what its model says."""
     adaptation = Adaptation(job)
     adaptation.suppose()
-    measured: list[Volley] = []
+    measured: list[ProbeBatch] = []
 
-    def measure(volley: Volley) -> tuple[float, ...]:
-        measured.append(volley)
-        return volley_s(site, volley)
+    def measure(probe_batch: ProbeBatch) -> tuple[float, ...]:
+        measured.append(probe_batch)
+        return probe_batch_s(site, probe_batch)
 
     assert drive(adaptation.look(), measure) > 0
-    again = measured[len(list(look_volleys(job.placement, job.site, 4096))) :]
+    again = measured[len(list(look_probe_batches(job.placement, job.site, 4096))) :]
     assert drive(adaptation.look(), measure) == 0
     return adaptation, again
 
 
-def targets(volleys: list[Volley]) -> set[int]:
-    return {send.target for volley in volleys for send in volley.sends if send.way == "push"}
+def targets(probe_batches: list[ProbeBatch]) -> set[int]:
+    return {send.target for probe_batch in probe_batches for send in probe_batch.sends if send.way == "push"}
 
 
 def test_only_ways_that_changed_are_measured_again_and_at_few_sizes_where_the_estimate_holds():
@@ -151,7 +151,7 @@ def test_only_ways_that_changed_are_measured_again_and_at_few_sizes_where_the_es
     slow = replace(job.site, links=tuple(at_share(x, 0.1) if x.name == "gpu3 down" else x for x in job.site.links))
     adaptation, again = looked_at(job, slow)
     assert targets(again) == {1}
-    assert {volley.nbytes for volley in again} == {32 << 10, 512 << 10}
+    assert {probe_batch.nbytes for probe_batch in again} == {32 << 10, 512 << 10}
     told = measured_facts(slow, job.placement.cluster, job.strategy)
     for found, true in zip(adaptation.job.facts, told, strict=True):
         assert found[1:] == true[1:]
@@ -165,7 +165,7 @@ def test_where_the_estimate_does_not_hold_all_sizes_are_measured():
     late = replace(job.site, links=links)
     adaptation, again = looked_at(job, late)
     assert targets(again) == {1}
-    assert len({volley.nbytes for volley in again}) > 10
+    assert len({probe_batch.nbytes for probe_batch in again}) > 10
     told = measured_facts(late, job.placement.cluster, job.strategy)
     assert adaptation.job.facts == told
 

@@ -12,7 +12,7 @@ from coarse.hardware.models import Precision, resnet50
 from coarse.hardware.placement import place
 from coarse.hardware.presets import load_preset
 from coarse.hardware.wiring import Wiring
-from coarse.simulation.macro import Waits
+from coarse.simulation.representative import Waits
 from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.scenario import Scenario
 from coarse.simulation.sites import Hop

@@ -6,7 +6,7 @@ import pytest
 
 from coarse.errors import CapacityError
 from coarse.storage import region, room
-from coarse.storage.room import V1, V2, GroupFiles, Limit, available_bytes, group_limits, total_bytes
+from coarse.storage.room import V1, V2, GroupFiles, GroupLimit, available_bytes, group_limits, total_bytes
 
 
 def make_group(folder: Path, files: GroupFiles, limit: str, usage: int, cached: int = 0) -> None:
@@ -19,7 +19,7 @@ def make_group(folder: Path, files: GroupFiles, limit: str, usage: int, cached: 
     (folder / "memory.stat").write_text(f"anon 7\n{cached_files}")
 
 
-def limits_of(tmp_path: Path, own_groups: str) -> list[Limit]:
+def limits_of(tmp_path: Path, own_groups: str) -> list[GroupLimit]:
     (tmp_path / "own").write_text(own_groups)
     return group_limits(tmp_path / "cgroup", tmp_path / "own")
 
@@ -36,7 +36,7 @@ def test_a_group_leaves_its_limit_less_what_is_used_and_no_cache(tmp_path, files
     root = tmp_path / "cgroup" / ("memory" if files is V1 else "")
     make_group(root / "job", files, limit, usage, cached)
     own = "4:cpu,cpuacct:/other\n3:memory:/job\n" if files is V1 else "0::/job\n"
-    assert limits_of(tmp_path, own) == [Limit("/job", 100, left)]
+    assert limits_of(tmp_path, own) == [GroupLimit("/job", 100, left)]
 
 
 def test_a_group_without_a_limit_is_none(tmp_path):
@@ -52,13 +52,13 @@ def test_the_group_of_any_level_may_bind(tmp_path):
     make_group(step.parent, V2, "300", 250)
     found = limits_of(tmp_path, "0::/system.slice/job_7/step_0/user/task_0\n")
     assert found == [
-        Limit("/system.slice/job_7/step_0/user", 500, 490), Limit("/system.slice/job_7", 300, 50)
+        GroupLimit("/system.slice/job_7/step_0/user", 500, 490), GroupLimit("/system.slice/job_7", 300, 50)
     ]  # fmt: skip
 
 
 def test_a_container_is_limited_by_what_it_sees_as_the_root(tmp_path):
     make_group(tmp_path / "cgroup", V2, "300", 100)
-    assert limits_of(tmp_path, "0::/../../elsewhere\n") == [Limit("/", 300, 200)]
+    assert limits_of(tmp_path, "0::/../../elsewhere\n") == [GroupLimit("/", 300, 200)]
 
 
 def test_a_machine_without_groups_has_no_limit(tmp_path):
@@ -66,6 +66,6 @@ def test_a_machine_without_groups_has_no_limit(tmp_path):
 
 
 def test_the_group_that_binds_is_named_where_devices_do_not_fit(monkeypatch):
-    monkeypatch.setattr(room, "group_limits", lambda: [Limit("/job_7", 4096, 1000), Limit("/", 8192, 2000)])
+    monkeypatch.setattr(room, "group_limits", lambda: [GroupLimit("/job_7", 4096, 1000), GroupLimit("/", 8192, 2000)])
     with pytest.raises(CapacityError, match=r"has 1000 bytes.*group /job_7 is limited to 4096 bytes; raise.*--mem"):
         region.check_capacity(501, 2)

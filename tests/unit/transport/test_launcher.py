@@ -2,7 +2,6 @@
 
 import pytest
 
-from coarse.transport.adoption import TorchrunWorker
 from coarse.transport.launcher import (
     LauncherKind,
     environ_of_new_job,
@@ -11,6 +10,7 @@ from coarse.transport.launcher import (
     told_to_this_job,
     without_mpis_rank,
 )
+from coarse.transport.torchrun_start import TorchrunWorker
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_NNODES": "2"}
 SRUN = {**BATCH, "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}

@@ -8,7 +8,7 @@ from coarse.errors import DeadRankError, MismatchError, StallError
 from coarse.protocol.clock import VirtualClock
 from tf_strategy.sums import rounds
 from tf_strategy.sums.places import ProgramPlace
-from tf_strategy.sums.rounds import SAID_BYTES, BucketTransfer, Recorder, RollCall
+from tf_strategy.sums.rounds import SAID_BYTES, BucketTransfer, DeviceRows, Recorder
 
 HERE, THERE = ProgramPlace("a sum", ("float32[3]",)), ProgramPlace("a sum", ("float32[4]",))
 
@@ -67,7 +67,7 @@ def devices():
 @pytest.fixture
 def calls(devices, monkeypatch):
     """Three ranks' roll calls."""
-    found = [RollCall(Runtime(devices, rank)) for rank in range(devices.num_ranks)]
+    found = [DeviceRows(Runtime(devices, rank)) for rank in range(devices.num_ranks)]
     monkeypatch.setattr(rounds, "stream_blobs", lambda blob, name: [call._place.encoded for call in found])
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from coarse.errors import CoherenceError
-from coarse.pool.shared.history import MOST_USERS, History, Written
+from coarse.pool.shared.line_history import MOST_USERS, History, Written
 from coarse.protocol.clock import Clock
 from coarse.protocol.units import LINE_BYTES
 

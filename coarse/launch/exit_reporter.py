@@ -1,4 +1,4 @@
-"""Runs one rank's command and tells `coarse run` how it ended: `python -I -S watched.py PLACE COMMAND ...`.
+"""Runs one rank's command and tells `coarse run` how it ended: `python -I -S exit_reporter.py PLACE COMMAND ...`.
 
 Under ULFM mpirun goes on when a rank ends, and keeps its status to itself. This process has the
 rank as its child, so that it learns the status even of a rank that never imported coarse. It needs
@@ -6,9 +6,9 @@ nothing but the standard library; started by path, with -I and -S, it takes less
 
 It speaks to the launcher in lines over a Unix socket: "3 runs", "3 ended -9"; the rank itself says "3 waits",
 "3 joined", "3 fails 1 DIGEST" or "3 follows" and, of the bytes that it moved, "3 carried SENT RECEIVED" or
-"3 reduced BYTES" (coarse.transport.arrival). The launcher says "interrupt" where Ctrl-C is for the script: a worker
-gets SIGINT, a memory device serves on. It ends with mpirun, and ends the rank where the launcher is gone, however that
-ended.
+"3 reduced BYTES" (coarse.transport.node_rendezvous). The launcher says "interrupt" where Ctrl-C is for the script: a
+worker gets SIGINT, a memory device serves on. It ends with mpirun, and ends the rank where the launcher is gone, for
+any reason.
 
 PLACE is "-" for a memory device. Of a worker it is seven fields with commas between them, and the rank finds its place
 in the workers' world in the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,

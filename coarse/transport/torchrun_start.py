@@ -1,7 +1,7 @@
 """Adoption of a process that torchrun started as a rank of an mpirun job; the user's script is not started anew.
 
 torchrun starts workers alone. Where the configuration says how many memory devices a node gets, the first worker of
-the first node starts an mpirun (coarse.launch.beside) with memory devices and, for each worker, a placeholder
+the first node starts an mpirun (coarse.launch.device_mpirun) with memory devices and, for each worker, a placeholder
 (coarse.launch.placeholder). MPI takes a process for the rank that its environment names. So a worker takes its
 placeholder's environment over a Unix socket, and starts MPI with it. The placeholder lives for as long as the worker.
 On several nodes mpirun starts its ranks by ssh on the hosts that the configuration names.
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from coarse.errors import CoarseError, ConfigError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.config import Launch
-from coarse.transport.arrival import user_of
 from coarse.transport.launcher import LauncherKind, innermost_launcher, joins_ranks, without_mpis_rank
+from coarse.transport.node_rendezvous import user_of
 
 _LOOK_AGAIN_S = 0.02
 _MOST_BYTES = 1 << 20
@@ -195,7 +195,7 @@ def _start_launcher(
     stated = partition or (",".join(node * worker.num_nodes) if hosts else f"{worker.size}:{devices}")
     first = f"{os.getpid()}@{socket.gethostname()}"
     return subprocess.Popen(
-        [sys.executable, "-m", "coarse.launch.beside", worker.job, first, str(worker.size), stated, *hosts],
+        [sys.executable, "-m", "coarse.launch.device_mpirun", worker.job, first, str(worker.size), stated, *hosts],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -7,8 +7,8 @@ import pytest
 
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.config import Launch
-from coarse.transport import adoption
-from coarse.transport.adoption import TorchrunWorker, become_rank
+from coarse.transport import torchrun_start
+from coarse.transport.torchrun_start import TorchrunWorker, become_rank
 
 TOLD = {
     "RANK": "3",
@@ -59,7 +59,7 @@ def test_several_workers_without_devices_are_told_how_to_have_them_or_to_be_alon
 
 def test_a_worker_that_has_become_a_rank_starts_nothing_again(monkeypatch):
     with socket.socket() as placeholder:
-        monkeypatch.setattr(adoption, "_goodbye", placeholder)
+        monkeypatch.setattr(torchrun_start, "_goodbye", placeholder)
         become_rank(told(1), "3:1", Launch(), 1.0)
 
 

@@ -12,7 +12,7 @@ from coarse.simulation.sites import Path, Site
 Port = tuple[str, int]
 
 
-class VolleySend(NamedTuple):
+class ProbeTransfer(NamedTuple):
     """One transfer: along which of a site's ways, from whom to whom."""
 
     way: str
@@ -34,7 +34,7 @@ class VolleySend(NamedTuple):
 
     @property
     def port(self) -> Port:
-        """Sender; a volley has at most one transfer of each port."""
+        """Sender; a probe batch has at most one transfer of each port."""
         match self.way:
             case "pull":
                 return "pull", self.target
@@ -43,24 +43,24 @@ class VolleySend(NamedTuple):
         return self.way, self.source
 
 
-class Volley(NamedTuple):
+class ProbeBatch(NamedTuple):
     """Transfers of `nbytes` each that begin together; each one's seconds are measured."""
 
-    sends: tuple[VolleySend, ...]
+    sends: tuple[ProbeTransfer, ...]
     nbytes: int
     owner: int
     """The worker that measures it."""
 
 
-def probe_volley(client: int, probe: ProbeCopy) -> Volley:
+def batch_of_probe(client: int, probe: ProbeCopy) -> ProbeBatch:
     """Return a client's probe of a device: push and pull at once, as in training; for the latency the push alone."""
-    push, pull = VolleySend("push", client, probe.device), VolleySend("pull", probe.device, client)
-    return Volley((push, pull) if probe.nbytes else (push,), probe.nbytes, client)
+    push, pull = ProbeTransfer("push", client, probe.device), ProbeTransfer("pull", probe.device, client)
+    return ProbeBatch((push, pull) if probe.nbytes else (push,), probe.nbytes, client)
 
 
-def volley_s(site: Site, volley: Volley) -> tuple[float, ...]:
+def probe_batch_s(site: Site, probe_batch: ProbeBatch) -> tuple[float, ...]:
     """Return the seconds of each transfer by the model of the links."""
-    return ends_s(site.links, [send.path(site) for send in volley.sends], volley.nbytes)
+    return ends_s(site.links, [send.path(site) for send in probe_batch.sends], probe_batch.nbytes)
 
 
 def ends_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> tuple[float, ...]:

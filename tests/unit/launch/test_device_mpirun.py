@@ -2,7 +2,7 @@
 
 import pytest
 
-from coarse.launch import beside
+from coarse.launch import device_mpirun
 
 
 @pytest.fixture
@@ -14,13 +14,13 @@ def started(monkeypatch):
         with watch:
             found.append((argv, environ))
 
-    monkeypatch.setattr(beside, "run_forwarding_signals", start)
-    monkeypatch.setattr(beside, "parameter_files", lambda mpirun: {})
+    monkeypatch.setattr(device_mpirun, "run_forwarding_signals", start)
+    monkeypatch.setattr(device_mpirun, "parameter_files", lambda mpirun: {})
     return found
 
 
 def test_on_several_nodes_it_shares_processors_with_torchruns_step_and_brings_the_parameters_of_make(started):
-    beside.main("job", "1@a", 2, "worker,memory_device,worker,memory_device", "a", "b")
+    device_mpirun.main("job", "1@a", 2, "worker,memory_device,worker,memory_device", "a", "b")
     ((argv, environ),) = started
     assert environ["SLURM_OVERLAP"] == "1"
     assert (environ["OMPI_MCA_btl"], environ["OMPI_MCA_btl_tcp_eager_limit"]) == ("^ofi", "1048576")
@@ -29,6 +29,6 @@ def test_on_several_nodes_it_shares_processors_with_torchruns_step_and_brings_th
 
 
 def test_on_one_machine_no_scheduler_places_its_ranks(started):
-    beside.main("job", "1@a", 2, "2:1")
+    device_mpirun.main("job", "1@a", 2, "2:1")
     ((argv, _),) = started
     assert argv[argv.index("ras") + 1].startswith("^slurm,")

@@ -8,8 +8,8 @@ import pytest
 
 from coarse.errors import CoarseError, StallError
 from coarse.protocol.clock import WallClock
-from coarse.transport import arrival as arrival_module
-from coarse.transport.arrival import LauncherLine, NodeJob, arrival
+from coarse.transport import node_rendezvous
+from coarse.transport.node_rendezvous import LauncherLine, NodeJob, arrival
 
 
 def ranks(environ: dict[str, str]) -> list[NodeJob]:
@@ -85,7 +85,7 @@ def test_a_process_of_another_user_is_no_rank_that_has_come(environ, monkeypatch
 
 
 def test_whoever_waits_long_says_for_whom_once_for_the_node(environ, monkeypatch, capsys):
-    monkeypatch.setattr(arrival_module, "_SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(node_rendezvous, "_SAY_AFTER_S", 0.0)
     first, second, _ = ranks(environ)
     with arrival(first, None, WallClock()), pytest.raises(StallError):
         arrival(second, 0.02, WallClock()).__enter__()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
 
 
-class RollCall:
+class Presence:
     """Asked once a round by all workers that have not joined, under one name."""
 
     def __init__(self, runtime: "Runtime", name: str) -> None:
@@ -58,7 +58,7 @@ class RollCall:
             self._answer = None
 
     def close(self) -> None:
-        """Close the roll call and wait for open questions; all workers close it, whether they asked or not."""
+        """Close it and wait for open questions; all workers close it, whether they asked or not."""
         self.end()
         if not self._is_closed:
             self._is_closed = True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coarse.launch.departures import Departures, Failure, Verdict
+from coarse.launch.rank_exits import Departures, Failure, Verdict
 
 
 def starting(*events: tuple[str, int] | tuple[str, int, int | None]) -> Verdict | None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from coarse.hardware.degradation import at_share
 from coarse.hardware.placement import place
 from coarse.hardware.presets import machine_named
-from coarse.simulation.adaptation import look_volleys
-from coarse.simulation.blame import TOLERANCE, blamed_shares, estimated_links
+from coarse.simulation.adaptation import look_probe_batches
+from coarse.simulation.probe_batches import ProbeBatch, ProbeTransfer, probe_batch_s
 from coarse.simulation.sites import Site, coarse_site, placement_of
-from coarse.simulation.volleys import Volley, VolleySend, volley_s
+from coarse.simulation.slow_links import TOLERANCE, blamed_shares, estimated_links
 from coarse.strategy.builtin import Coarse
 from tests.unit.simulation.small_jobs import link
 
@@ -35,13 +35,13 @@ CROSSING = site_of_paths({(0, 0): (0, 2), (0, 1): (0, 3), (1, 0): (1, 2), (1, 1)
 """Clients 0 and 1 have links 0 and 1 of their own, devices 0 and 1 have links 2 and 3."""
 
 
-def measured(site: Site, shares: Mapping[int, float], volleys: list[Volley]):
+def measured(site: Site, shares: Mapping[int, float], probe_batches: list[ProbeBatch]):
     slow = replace(site, links=tuple(at_share(one, shares.get(n, 1.0)) for n, one in enumerate(site.links)))
-    return [(volley, volley_s(slow, volley)) for volley in volleys]
+    return [(probe_batch, probe_batch_s(slow, probe_batch)) for probe_batch in probe_batches]
 
 
-def one_by_one(site: Site, nbytes: int = MB) -> list[Volley]:
-    return [Volley((VolleySend("push", *ends),), nbytes, 0) for ends in site.push]
+def one_by_one(site: Site, nbytes: int = MB) -> list[ProbeBatch]:
+    return [ProbeBatch((ProbeTransfer("push", *ends),), nbytes, 0) for ends in site.push]
 
 
 def test_nobody_is_blamed_where_all_take_as_long_as_they_should():
@@ -75,11 +75,11 @@ def test_a_way_that_draws_little_of_a_link_does_not_clear_it():
     """Link 2 is narrowed to a half of its rate; client 0 draws no more than that by a narrow link of its own."""
     site = site_of_paths({(0, 0): (0, 2), (1, 0): (1, 2)}, 3)
     site = replace(site, links=(link("narrow", bytes_per_s=4e8), *site.links[1:]))
-    volleys = [*one_by_one(site), Volley((VolleySend("push", 1, 0),), MB // 2, 0)]
-    shares = blamed_shares(site, measured(site, {2: 0.5}, volleys))
-    estimated = replace(site, links=estimated_links(site, measured(site, {2: 0.5}, volleys)))
+    probe_batches = [*one_by_one(site), ProbeBatch((ProbeTransfer("push", 1, 0),), MB // 2, 0)]
+    shares = blamed_shares(site, measured(site, {2: 0.5}, probe_batches))
+    estimated = replace(site, links=estimated_links(site, measured(site, {2: 0.5}, probe_batches)))
     assert set(shares) <= {1, 2}
-    assert volley_s(estimated, volleys[1]) == pytest.approx((1e-5 * 2 + MB / 5e8,), rel=2 * TOLERANCE)
+    assert probe_batch_s(estimated, probe_batches[1]) == pytest.approx((1e-5 * 2 + MB / 5e8,), rel=2 * TOLERANCE)
 
 
 def test_a_loss_that_the_rest_of_the_path_hides_in_part_is_estimated_by_what_is_seen():
@@ -97,9 +97,9 @@ def test_the_estimate_of_a_presets_links_comes_to_the_measured_times(data: st.Da
     machine = machine_named(data.draw(st.sampled_from(["aws-p3", "sdsc-p100"])))
     places = place(machine, num_workers=2, num_devices=2)
     site = coarse_site(machine, places, device_ring="cci", worker_ring="auto")
-    volleys = list(look_volleys(placement_of(machine, places, Coarse(), num_sync_groups=2), site, 1 << 19))
-    used = sorted({number for volley in volleys for send in volley.sends for number in send.path(site)})
-    slow = measured(site, {data.draw(st.sampled_from(used)): data.draw(st.floats(0.05, 0.6))}, volleys)
+    probe_batches = list(look_probe_batches(placement_of(machine, places, Coarse(), num_sync_groups=2), site, 1 << 19))
+    used = sorted({number for probe_batch in probe_batches for send in probe_batch.sends for number in send.path(site)})
+    slow = measured(site, {data.draw(st.sampled_from(used)): data.draw(st.floats(0.05, 0.6))}, probe_batches)
     estimated = replace(site, links=estimated_links(site, slow))
-    for volley, seconds in slow:
-        assert volley_s(estimated, volley) == pytest.approx(seconds, rel=0.03)
+    for probe_batch, seconds in slow:
+        assert probe_batch_s(estimated, probe_batch) == pytest.approx(seconds, rel=0.03)

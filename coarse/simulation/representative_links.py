@@ -45,7 +45,7 @@ class _Ring(NamedTuple):
         return {(0, 1): slowest, (0, num_members - 1): slowest}, hops if len(hops) > 1 else ()
 
 
-def site_of_one(
+def representative_links(
     machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind, copies: PathKind,
     num_sync_groups: int,
 ) -> Site:  # fmt: skip

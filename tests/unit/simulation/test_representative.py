@@ -2,9 +2,9 @@
 
 import pytest
 
-from coarse.simulation import macro
+from coarse.simulation import representative
 from coarse.simulation.job import Job
-from coarse.simulation.macro import steps_within
+from coarse.simulation.representative import steps_within
 from coarse.simulation.training import simulate
 from tests.unit.simulation.small_jobs import LATENCY_S, as_one, job_of, site_of
 
@@ -53,7 +53,7 @@ def test_a_synchronisation_that_nothing_hides_takes_as_long_within_three_percent
 @pytest.mark.parametrize(("most_members", "within"), [(2, 0.15), (4, 0.1), (8, 0.03)])
 def test_the_more_turns_a_ring_takes_the_closer_it_comes(monkeypatch, most_members: int, within: float):
     stepwise_s = simulate(nothing_hidden(8)).iteration_s
-    monkeypatch.setattr(macro, "MOST_MEMBERS", most_members)
+    monkeypatch.setattr(representative, "MOST_MEMBERS", most_members)
     assert simulate(as_one(nothing_hidden(8))).iteration_s == pytest.approx(stepwise_s, rel=within)
 
 
@@ -62,7 +62,7 @@ def test_the_more_turns_a_ring_takes_the_closer_it_comes(monkeypatch, most_membe
 def test_one_shard_takes_as_long_by_whatever_number_of_members(monkeypatch, most_members: int, num_proxied: int):
     job = job_of(8, ((ELEMENTS, 0.4),), backward_s=0.4, num_proxied=num_proxied)
     stepwise = simulate(job)
-    monkeypatch.setattr(macro, "MOST_MEMBERS", most_members)
+    monkeypatch.setattr(representative, "MOST_MEMBERS", most_members)
     alike = simulate(as_one(job))
     assert alike.exposed_s == pytest.approx(stepwise.exposed_s, rel=1e-6)
     assert alike.link_bytes["device ring 0"] == stepwise.link_bytes["device ring 0"]

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from coarse.hardware.degradation import at_share
 from coarse.hardware.links import Link
+from coarse.simulation.probe_batches import ProbeBatch, probe_batch_s
 from coarse.simulation.sites import Site
-from coarse.simulation.volleys import Volley, volley_s
 
 TOLERANCE = 0.02
 """A transfer that takes no more than this share longer than it should is as fast as it should be."""
@@ -24,8 +24,8 @@ _MOST_ROUNDS = 8
 """Most rounds in which a share is approached: start-ups, and rates that a path does not draw, hide a part of a loss."""
 _LEAST_GAIN = 0.01
 
-Measured = Sequence[tuple[Volley, tuple[float, ...]]]
-"""Volleys, and the seconds that each of their transfers took."""
+Measured = Sequence[tuple[ProbeBatch, tuple[float, ...]]]
+"""Probe batches, and the seconds that each of their transfers took."""
 
 
 def estimated_links(site: Site, measured: Measured) -> tuple[Link, ...]:
@@ -47,7 +47,7 @@ def blamed_shares(site: Site, measured: Measured) -> dict[int, float]:
 
 
 Ratios = list[tuple[float, ...]]
-"""Ratios of measured to modelled seconds, of each volley's transfers."""
+"""Ratios of measured to modelled seconds, of each probe batch's transfers."""
 _Fit = tuple[float, dict[int, float], Ratios]
 """The misfit that is left, with which shares, and the ratios then."""
 
@@ -90,20 +90,21 @@ def _suspects(site: Site, measured: Measured, ratios: Ratios) -> set[int]:
     """Return the links of transfers that are slower than the model has them."""
     return {
         link
-        for (volley, _), row in zip(measured, ratios, strict=True)
-        for send, ratio in zip(volley.sends, row, strict=True)
+        for (probe_batch, _), row in zip(measured, ratios, strict=True)
+        for send, ratio in zip(probe_batch.sends, row, strict=True)
         if ratio > 1 + TOLERANCE
         for link in send.path(site)
     }
 
 
-def _uses(site: Site, volley: Volley, link: int) -> bool:
-    return any(link in send.path(site) for send in volley.sends)
+def _uses(site: Site, probe_batch: ProbeBatch, link: int) -> bool:
+    return any(link in send.path(site) for send in probe_batch.sends)
 
 
-def _ratios(known: Site, measured: tuple[Volley, tuple[float, ...]]) -> tuple[float, ...]:
-    volley, seconds = measured
-    return tuple(taken_s / expected_s for taken_s, expected_s in zip(seconds, volley_s(known, volley), strict=True))
+def _ratios(known: Site, measured: tuple[ProbeBatch, tuple[float, ...]]) -> tuple[float, ...]:
+    probe_batch, seconds = measured
+    expected = probe_batch_s(known, probe_batch)
+    return tuple(taken_s / expected_s for taken_s, expected_s in zip(seconds, expected, strict=True))
 
 
 def _misfit(ratios: Ratios) -> float:

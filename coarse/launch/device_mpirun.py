@@ -1,4 +1,4 @@
-"""The mpirun beside torchrun (see coarse.transport.adoption): `beside.py JOB FIRST WORKERS PARTITION [HOST...]`.
+"""The mpirun beside torchrun (see coarse.transport.torchrun_start): `beside.py JOB FIRST WORKERS PARTITION [HOST...]`.
 
 It starts memory devices, and placeholders in the workers' stead, and ends as they end. FIRST is PID@HOST of the first
 worker, for which placeholders wait no longer once it is gone. The HOSTs of several nodes get equally many ranks.
@@ -9,7 +9,6 @@ import sys
 
 from coarse.errors import CoarseError, ConfigError
 from coarse.launch.cluster.shape import hosts_of_ranks
-from coarse.launch.departures import Departures
 from coarse.launch.mpirun import (
     ONE_MACHINE,
     missing_defaults,
@@ -17,6 +16,7 @@ from coarse.launch.mpirun import (
     run_forwarding_signals,
     usable_mpirun,
 )
+from coarse.launch.rank_exits import Departures
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Watch
 from coarse.protocol.partition_file import stated_partition
