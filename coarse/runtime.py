@@ -33,9 +33,8 @@ from coarse.proxy.service import ProxyService
 from coarse.storage.device_file import open_device_file
 from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.region import MemoryFile
-from coarse.strategy.composition import placement_of, strategy_of
 from coarse.strategy.decisions import Decisions
-from coarse.strategy.named import digest_of
+from coarse.strategy.named import digest_of, placement_of, strategy_of
 from coarse.strategy.strategy import Access, Strategy
 from coarse.transport.agreement import (
     agree,

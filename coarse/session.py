@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
-from coarse.transport.descent import is_below_rank, note_start
+from coarse.transport.launcher import is_below_rank, note_start
 from coarse.transport.mpi_library import start_mpi
 from coarse.transport.mpirun_watch import MpirunWatch
 from coarse.transport.node_rendezvous import LauncherLine, NodeJob, arrival, spans_hosts

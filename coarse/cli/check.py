@@ -29,8 +29,7 @@ from coarse.storage.device_file import open_device_file
 from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.room import available_bytes, binding_limit, total_bytes
-from coarse.strategy.composition import placement_of, strategy_of
-from coarse.strategy.named import options_from, require_classes
+from coarse.strategy.named import options_from, placement_of, require_classes, strategy_of
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, is_open_mpi, loaded_library
 
 app = typer.Typer(add_completion=False)

@@ -31,8 +31,7 @@ from coarse.protocol.endurance import Endurance
 from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE, WITHOUT_RESULT
-from coarse.strategy.composition import strategy_of
-from coarse.strategy.named import BUILT_IN, require_no_script, strategy_text
+from coarse.strategy.named import BUILT_IN, require_no_script, strategy_of, strategy_text
 from coarse.strategy.sharding import LIVE
 from coarse.transport.launcher import environ_of_new_job
 

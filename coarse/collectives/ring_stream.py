@@ -8,8 +8,8 @@ Live, emulated and simulated jobs carry out the same instructions.
 from collections import deque
 from collections.abc import Sequence
 
+from coarse.proxy.exchange_runs import RingRun
 from coarse.proxy.instructions import Instruction, RingId
-from coarse.proxy.ring_run import RingRun
 
 
 class RingStream:

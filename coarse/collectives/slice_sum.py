@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed
+from coarse.protocol.dtypes import DType, Op, narrowed
 from coarse.storage.reduce import accumulate, reduce_local, scale
 
 

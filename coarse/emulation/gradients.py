@@ -10,8 +10,7 @@ from coarse.client.handle import Handle
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import AnyArray
 from coarse.protocol import override
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import narrowed
+from coarse.protocol.dtypes import DType, narrowed
 from coarse.protocol.records import Descriptor
 from coarse.storage.region import DeviceMemory
 

@@ -13,7 +13,7 @@ from coarse.proxy.reduce_run import Add, Move, ReduceRun
 
 
 class EmulatedWork:
-    """Work of an emulated device (coarse.proxy.work.Work): each sum waits for its bytes' ways and for the adder."""
+    """Work of an emulated device (coarse.proxy.device.Work): each sum waits for its bytes' ways and for the adder."""
 
     def __init__(self, device: int, box: EmulatedMailbox) -> None:
         self._device = device

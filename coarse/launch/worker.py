@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import wraps
 
 from coarse import session
-from coarse.transport.descent import is_below_rank
+from coarse.transport.launcher import is_below_rank
 from coarse.transport.node_rendezvous import LauncherLine
 
 

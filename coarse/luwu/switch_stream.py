@@ -19,8 +19,7 @@ from coarse.luwu.store.fixed_point import ZERO_EXPONENT, FixedPoint, format_of
 from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
 from coarse.luwu.store.packed_chunk import chunk_exponents, decode_blocks, encode_blocks
 from coarse.luwu.switch import Switch
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed, widened
+from coarse.protocol.dtypes import DType, Op, narrowed, widened
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor
 from coarse.storage.reduce import scale

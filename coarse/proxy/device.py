@@ -5,6 +5,7 @@ A driver implements `DeviceDriver` and reports events: `on_record` when a record
 ring's chunk has, `reduce` when it is a sum's turn. docs/design.md (A driver) says this with an example.
 """
 
+import heapq
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -198,3 +199,43 @@ class Device:
 
 def _nothing(_: Instruction) -> None:
     """Do nothing, for there are no bytes to move."""
+
+
+class Work(Protocol):
+    """Order of sums, which says when it is a sum's turn.
+
+    Another driver than the live one gives a service its own.
+    """
+
+    def give(self, work: ReduceWork) -> None:
+        """Take a sum that the device is to add."""
+        ...
+
+    def take(self) -> ReduceWork | None:
+        """Return the next sum; None if none is due."""
+        ...
+
+    def wall_s_until_next(self) -> float | None:
+        """Return the wall seconds until `take` may have something, as far as that is known."""
+        ...
+
+
+class UrgentFirst:
+    """Order with the most urgent sum first, once the device's core is free; of equal ones the oldest."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, ReduceWork]] = []
+        self._num_given = 0
+
+    def give(self, work: ReduceWork) -> None:
+        """Queue a sum."""
+        self._num_given += 1
+        heapq.heappush(self._waiting, (-work.priority, self._num_given, work))
+
+    def take(self) -> ReduceWork | None:
+        """Return the most urgent sum, or None."""
+        return heapq.heappop(self._waiting)[2] if self._waiting else None
+
+    def wall_s_until_next(self) -> float | None:
+        """Return None: the service takes what there is before it sleeps."""
+        return None

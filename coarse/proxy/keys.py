@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Facts, Placement, SyncPlan
 from coarse.protocol.records import Descriptor, Failed, Located, Push, RingChunk
+from coarse.proxy.exchange_runs import RingRun, StarRun
 from coarse.proxy.instructions import Region, RingId
 from coarse.proxy.queues import ReadyRun, ShardQueues
-from coarse.proxy.ring_run import RingRun
-from coarse.proxy.star_run import StarRun
 
 
 @dataclass

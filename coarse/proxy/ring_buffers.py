@@ -10,8 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed
+from coarse.protocol.dtypes import DType, Op, narrowed
 from coarse.protocol.records import RingChunk
 from coarse.proxy.instructions import (
     Reduce,

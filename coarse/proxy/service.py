@@ -33,13 +33,12 @@ from coarse.protocol.records import (
     Tag,
 )
 from coarse.proxy.attached import AttachedFeatures
-from coarse.proxy.device import Device, ReduceWork
+from coarse.proxy.device import Device, ReduceWork, UrgentFirst, Work
 from coarse.proxy.gpu_sums import GpuSums
 from coarse.proxy.instructions import Reduce, Region, Reserve, RingFinish, RingReduce, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
-from coarse.proxy.work import UrgentFirst, Work
 from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.lent import why_not
 from coarse.storage.reduce import Elements

@@ -13,11 +13,10 @@ from collections import defaultdict
 from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Failed, Located, Push, Ready, RingChunk
 from coarse.protocol.units import MIB
+from coarse.proxy.exchange_runs import RingRun, StarRun
 from coarse.proxy.instructions import Instruction, Reduce, RingFinish, RingId, RingReduce, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ReadyRun, merged_results
-from coarse.proxy.ring_run import RingRun
-from coarse.proxy.star_run import StarRun
 from coarse.storage.versions import VersionTable
 
 FOLD_BYTES = 8 * MIB

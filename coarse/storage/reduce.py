@@ -11,8 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import AS_THEY_COME, narrowed, widen, widened
+from coarse.protocol.dtypes import AS_THEY_COME, DType, Op, narrowed, widen, widened
 
 _BLOCK_BYTES = 256 * 1024
 _BLOCK_ELSEWHERE_BYTES = 512 * 1024

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from coarse.errors import ConfigError
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, Op, narrowed, widen
 from coarse.protocol.plan import Tensor
 from coarse.protocol.records import Descriptor, key_of
 from coarse.strategy.strategy import Strategy

@@ -14,8 +14,7 @@ import numpy as np
 
 from coarse.errors import ConfigError
 from coarse.protocol import override
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, narrowed, widen
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 

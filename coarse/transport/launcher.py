@@ -6,7 +6,7 @@ too. So all that trusts such a variable asks here.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 _PMIX_OF_SRUN = "slurm.pmix"
@@ -135,3 +135,34 @@ def _mpi_launcher(environ: Mapping[str, str]) -> Launcher | None:
         number, count = told.split(",")[:2] if told else (environ[rank], environ.get(size, ""))
         return Launcher(kind=kind, rank=int(number), num_ranks=int(count) if count.isdecimal() else 1, told_by=size)
     return None
+
+
+_STARTED = "COARSE_STARTED"
+_OF_MULTIPROCESSING = "from multiprocessing."
+"""Beginning of the code that multiprocessing has an interpreter run, to spawn one process or to fork many."""
+
+
+def note_start(environ: MutableMapping[str, str], process: int) -> None:
+    """Tell interpreters that are started from now on that the rank is this process."""
+    if (name := _rank_name(environ)) is not None:
+        environ[_STARTED] = f"{name} {process}"
+
+
+def is_below_rank(environ: Mapping[str, str], process: int, command: Sequence[str]) -> bool:
+    """Return whether another interpreter is the rank whose variables this process, of a command, has.
+
+    Of the interpreters that a rank's script starts, none is a rank once MPI has started, nor one of multiprocessing's.
+    Such an interpreter inherits the variables by which MPI would take it for the rank, and would wait there for ever,
+    or take the rank's place.
+    """
+    name = _rank_name(environ)
+    if name is None:
+        return False
+    started, _, by = environ.get(_STARTED, "").rpartition(" ")
+    return (started == name and by != str(process)) or any(part.startswith(_OF_MULTIPROCESSING) for part in command)
+
+
+def _rank_name(environ: Mapping[str, str]) -> str | None:
+    """Return the rank's name among all jobs; None where no launcher of MPI has started it."""
+    job, rank = environ.get("PMIX_NAMESPACE"), environ.get("PMIX_RANK")
+    return None if job is None or rank is None else f"{job}.{rank}"

@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeVar, cast
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Located, Push, Ready, RingChunk
+from coarse.proxy.exchange_runs import RingRun
 from coarse.proxy.instructions import Instruction, RingFinish, RingId, RingReduce, RingSend, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ShardQueues
-from coarse.proxy.ring_run import RingRun
 from coarse.proxy.synchronisation import Synchronisation
 from coarse.strategy.builtin import Coarse
 from coarse.strategy.routing import RoutingTable, proxy_for

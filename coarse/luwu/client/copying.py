@@ -9,7 +9,7 @@ from coarse.luwu.store.declaration import Declaration
 from coarse.luwu.store.fixed_point import format_of
 from coarse.luwu.store.operations import GRADIENTS
 from coarse.luwu.store.packed_chunk import chunk_exponents, num_blocks, pack, pack_bits
-from coarse.protocol.halves import widened
+from coarse.protocol.dtypes import widened
 
 
 def copy_packets(

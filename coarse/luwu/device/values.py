@@ -6,8 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from coarse.luwu.steps import PlaceOfValues
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import widened
+from coarse.protocol.dtypes import DType, widened
 from coarse.storage.region import DeviceMemory
 
 Made = TypeVar("Made")

@@ -9,7 +9,7 @@ import numpy as np
 
 from coarse.errors import StorageError
 from coarse.luwu.store.layout import ChunkImage
-from coarse.protocol.halves import narrowed
+from coarse.protocol.dtypes import narrowed
 from coarse.storage.checksums import Checksum
 
 _HEADER = struct.Struct("<8sIIQIIII")

@@ -9,8 +9,7 @@ from coarse.odc.layout import OdcDeclaration, Spot
 from coarse.odc.steps import OdcAdd, OdcAddInOrder, OdcMark, OdcMerge, OdcSend, OdcSetAside, OdcStore
 from coarse.odc.sums import sums_in
 from coarse.odc.wide_sum import Found, WideSum
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import widened
+from coarse.protocol.dtypes import DType, Op, widened
 from coarse.storage.reduce import accumulate
 
 BytesOf = Callable[[Spot, int], np.ndarray]

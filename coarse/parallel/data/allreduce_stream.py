@@ -14,8 +14,7 @@ from coarse.collectives.worker_ring import WorkerRing
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import Event, GpuArray, is_on_gpu
 from coarse.gpu.staging import host_staging
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed, widened
+from coarse.protocol.dtypes import DType, Op, narrowed, widened
 from coarse.protocol.joint import OWN_GROUP, CollectiveKind, Joint, Meeting
 from coarse.protocol.records import Descriptor
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from coarse.errors import ConfigError
 from coarse.protocol.clock import WallClock
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, Op, narrowed, widen
 from coarse.protocol.records import Descriptor
 from coarse.simulation.checks.plans import WrongStrategy
 from coarse.strategy.named import place_of

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, narrowed, widen
 from coarse.protocol.joint import CollectiveKind, Joint
 
 Array = np.ndarray[Any, np.dtype[Any]]

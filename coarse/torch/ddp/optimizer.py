@@ -15,7 +15,7 @@ from coarse.parallel.data.reducer import ReducerSource
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
-from coarse.strategy.composition import on_workers
+from coarse.strategy.named import on_workers
 from coarse.strategy.strategy import Exchanges, Strategy, require_rounds
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, places_of, plan_buckets

@@ -12,8 +12,7 @@ import coarse
 from coarse.collectives.schedule import bytes_between_nodes
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.parallel.groups import shared_by_groups
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, Op, narrowed, widen
 from coarse.session import current
 from tests.support.claims import raises, report_claims
 

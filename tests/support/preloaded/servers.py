@@ -12,9 +12,9 @@ from coarse.launch import warm
 
 _COARSE = (
     "numpy.random", "coarse", "coarse.client.profiler", "coarse.strategy.routing", "coarse.collectives.node_memory",
-    "coarse.collectives.progress", "coarse.strategy.composition", "coarse.protocol.partition_file",
+    "coarse.collectives.progress", "coarse.strategy.named", "coarse.protocol.partition_file",
     "coarse.proxy.service", "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.pool.shared.memory",
-    "coarse.pool.shared.coherence_checker", "coarse.storage.processor", "coarse.transport.descriptors",
+    "coarse.pool.shared.coherence_checker", "coarse.storage.processor",
     "coarse.transport.device_transport", "coarse.pool.transport",
 )  # fmt: skip
 """Most of what a job's ranks import, without MPI, which each rank initialises by its import."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.client.pinned_ranges import PinnedRanges
+from coarse.client.gpu_copies import PinnedRanges
 
 PAGE = 1 << 16
 RANGES = st.tuples(st.integers(0, 40 * PAGE), st.integers(1, 5 * PAGE)).map(lambda pair: (pair[0], sum(pair)))

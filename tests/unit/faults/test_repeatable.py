@@ -6,7 +6,7 @@ from coarse.errors import ConfigError
 from coarse.faults.repeatable import require_repeatable
 from coarse.protocol.config import Config, EmulateSettings, FixedRouting
 from coarse.strategy import Rows, Strategy
-from coarse.strategy.composition import strategy_of
+from coarse.strategy.named import strategy_of
 from coarse.strategy.strategy import Exchanges
 
 FIXED = FixedRouting(threshold_bytes=1, partition_bytes=1)

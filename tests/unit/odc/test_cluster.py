@@ -6,8 +6,7 @@ import pytest
 from coarse.odc.layout import EVERYTHING, NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit
 from coarse.odc.records import OdcCommitted, OdcFailed
 from coarse.odc.wide_sum import WideSum
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import widened
+from coarse.protocol.dtypes import DType, widened
 from coarse.strategy.sharding import Sum
 from tests.support.odc_cluster import OdcCluster, minibatch, placement_of
 

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coarse.proxy.exchange_runs import RingRun
 from coarse.proxy.instructions import RingId, RingReceive, RingSend
-from coarse.proxy.ring_run import RingRun
 
 RING = RingId(5, 1, 0, 3)
 

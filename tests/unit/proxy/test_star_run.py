@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coarse.proxy.exchange_runs import StarRun
 from coarse.proxy.instructions import RingId, RingReceive, RingSend
-from coarse.proxy.star_run import StarRun
 
 RING = RingId(7, 1, 0, 3)
 NUM_ELEMENTS = 4

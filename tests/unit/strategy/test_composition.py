@@ -6,7 +6,7 @@ from coarse.protocol.partition import partition_from_nodes, partition_from_text
 from coarse.protocol.plan import Placement, Tensor
 from coarse.protocol.units import GIB
 from coarse.strategy.builtin import Allreduce, Auto, Coarse, Paper
-from coarse.strategy.composition import placement_of, strategy_of
+from coarse.strategy.named import placement_of, strategy_of
 
 FIXED = FixedRouting(threshold_bytes=0, partition_bytes=4096)
 

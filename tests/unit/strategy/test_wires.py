@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coarse.errors import ConfigError
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, Op, narrowed, widen
 from coarse.protocol.records import Descriptor
 from coarse.strategy import Cast, Coarse, Feedback, Rows, TopK, Wire
 from coarse.strategy.sent import SentBucket, sent_nbytes, sent_of, wire_of

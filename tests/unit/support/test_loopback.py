@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, Op, narrowed, widen
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import key_of
 from coarse.simulation.checks.loopback import Loopback

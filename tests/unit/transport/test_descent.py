@@ -2,7 +2,7 @@
 
 import pytest
 
-from coarse.transport.descent import is_below_rank, note_start
+from coarse.transport.launcher import is_below_rank, note_start
 
 RANK = {"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_RANK": "1"}
 SCRIPT = ["python", "train.py", "-c", "spawn"]

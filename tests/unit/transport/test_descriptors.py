@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from coarse.transport.descriptors import receive_descriptor, send_descriptor, take_senders
+from coarse.transport.node import receive_descriptor, send_descriptor, take_senders
 
 
 @pytest.fixture

@@ -32,8 +32,7 @@ from coarse.luwu.store.kernels import kernel_of
 from coarse.luwu.store.layout import DiskLayout
 from coarse.luwu.store.store import Buffers, PagedStore
 from coarse.protocol.codec import decode, encode
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import widen
+from coarse.protocol.dtypes import DType, widen
 from coarse.protocol.plan import Placement
 from coarse.storage.checksums import checksum_named
 from coarse.strategy.builtin import Coarse

@@ -24,8 +24,7 @@ from coarse.luwu.store.declaration import Declaration
 from coarse.luwu.store.fixed_point import adder_of
 from coarse.luwu.store.kernels import kernel_of
 from coarse.luwu.store.operations import GRADIENTS, CommitNow, EndPass, Operation, Push, Step
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.dtypes import DType, narrowed, widen
 
 MODEL = 0
 MOST_EVENTS = 200_000

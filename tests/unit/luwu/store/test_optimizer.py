@@ -5,8 +5,7 @@ import pytest
 
 from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
 from coarse.luwu.store.optimizer import Rules
-from coarse.protocol.dtypes import DType
-from coarse.protocol.halves import narrowed
+from coarse.protocol.dtypes import DType, narrowed
 from tests.unit.luwu.store.memory_disk import MemoryDisk
 from tests.unit.luwu.store.node import Node, Training
 

@@ -13,8 +13,8 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Cluster
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import MIB
-from coarse.strategy.composition import strategy_of
 from coarse.strategy.decisions import Decisions
+from coarse.strategy.named import strategy_of
 
 NUM_BUCKETS, BUCKET_BYTES = 8, 4 * MIB
 BUCKETS = [
