@@ -3,24 +3,26 @@
 Arguments: steps to make once it was started again, and the file that keeps the step and the sum.
 """
 
-import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import numpy as np
+asked: list[int] = []
+signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))  # before imports, in which the signal may come
 
-import coarse
+import os  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+import coarse  # noqa: E402
 
 STEP_S = 0.05
 
 
 def main() -> None:
     more, kept = int(sys.argv[1]), Path(sys.argv[2])
-    asked = []
-    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
     coarse.init()
     worker, was_kept = coarse.rank(), kept.exists()
     step, total = map(int, kept.read_text().split()) if was_kept else (0, 0)
