@@ -18,7 +18,7 @@ SMALLER = {
     "--ntasks-per-node=4": "--ntasks-per-node=2", "ppr:4:node": "ppr:2:node", "--time=04:00:00": "--time=3",
     "USR1@300": "USR1@90",
 }  # fmt: skip
-"""Lines of docs for two guests and a few minutes. Slurm may signal a minute earlier than asked: here after 30 s or later."""
+"""Lines of docs for two guests and few minutes. Slurm may signal a minute earlier than asked, so after 30 s or more."""
 
 
 @pytest.fixture(scope="module")
