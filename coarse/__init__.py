@@ -125,5 +125,5 @@ _LATER = {
     "restore": "coarse.snapshots.face",
     "snapshot": "coarse.snapshots.face",
 }
-"""Module that has each name."""
+"""Module of each name that is imported on its first use."""
 __getattr__, __dir__ = later(__name__, globals(), _LATER)

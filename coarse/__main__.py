@@ -1,4 +1,4 @@
-"""`python -m coarse`, the same as the command `coarse`."""
+"""`python -m coarse`, equivalent to the command `coarse`."""
 
 from coarse.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The interface on numpy arrays: push, pull and push_pull; state in device memory, held by snapshots (COARSE IV-A).
+"""Interface on numpy arrays: push, pull and push_pull; state in device memory, held by snapshots (COARSE IV-A).
 
 weights = coarse.state_array("weights", (4096, 4096), np.float32)
 for step in range(num_steps):
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 MAX_NAME_CHARACTERS = 1000
-"""So that a record with a name fits its ring, however the characters are written there."""
+"""Largest length of a name, so that a record with any such name fits its ring in every encoding of its characters."""
 _BARRIER = Descriptor("coarse/barrier", 5, int(Op.SUM), (1,), URGENT)
 
 
@@ -54,15 +54,15 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """Return the number of workers of this node."""
+    """Return the number of workers on this node."""
     cluster = current().placement.cluster
     return len(cluster.workers_on(cluster.worker_nodes[rank()]))
 
 
 def workers_comm() -> "MPI.Intracomm":
-    """Return the workers' own MPI communicator (mpi4py), for the script.
+    """Return the script's own MPI communicator (mpi4py) of the workers, without memory devices.
 
-    Its ranks are `rank()`, and no memory device is in it.
+    A worker's rank in it is `rank()`.
 
     Under `coarse run` MPI.COMM_WORLD is such a communicator, too.
     """
@@ -94,14 +94,14 @@ def push(array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0) -
 
 
 def pull(name: str, out: np.ndarray | None = None) -> Handle:
-    """Start a pull of the version of `name` after this worker's last push, else of the current one."""
+    """Return a handle on the version of `name` after this worker's last push, else on the current one."""
     return current().require_client().pull(_checked_name(name), None if out is None else _own(out, name))
 
 
 def push_pull(
     array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
-    """Return all workers' arrays combined, as a new array; on the same GPU for one that is on a GPU (docs/gpu.md).
+    """Combine all workers' arrays into a new array; on the same GPU for one on a GPU (docs/gpu.md).
 
     After a StallError the same call, with the same values, goes on waiting for the same result.
     """
@@ -117,7 +117,7 @@ def push_pull_async(
     priority: int = 0,
     out: np.ndarray | None = None,
 ) -> Handle:
-    """Start a push_pull; `wait` gives the result, in `out` where given.
+    """Start a push_pull; `wait` returns the result, in `out` if given.
 
     `out` may be `array` itself, which must be left alone until `wait` has returned. Else the array has been copied when
     this returns. An array made by `device_array` is not copied: its result is found in place.
@@ -133,10 +133,10 @@ def push_pull_async(
 def grouped_push_pull(
     arrays: Sequence[np.ndarray], name: str, op: Op = Op.AVERAGE, priority: int = 0
 ) -> list[np.ndarray]:
-    """Return each of several arrays combined with all workers', as new arrays, sent as one tensor for each type.
+    """Combine each of several arrays with all workers', and return new arrays.
 
-    For many small arrays; all workers give equally many, of the same types and shapes in the same order. After a
-    StallError the same call goes on, as that of push_pull does.
+    The arrays travel as one tensor for each type, which suits many small arrays. All workers give equally many, of the
+    same types and shapes in the same order. After a StallError the same call continues, as that of push_pull does.
     """
     return _grouped(arrays, name, op, priority, is_waited=True).wait()
 
@@ -144,7 +144,7 @@ def grouped_push_pull(
 def grouped_push_pull_async(
     arrays: Sequence[np.ndarray], name: str, op: Op = Op.AVERAGE, priority: int = 0
 ) -> GroupHandle:
-    """Start a grouped_push_pull; the arrays have been copied when this returns, and `wait` gives new ones."""
+    """Start a grouped_push_pull; the arrays have been copied on return, and `wait` returns new ones."""
     return _grouped(arrays, name, op, priority, is_waited=False)
 
 
@@ -159,12 +159,12 @@ def _grouped(arrays: Sequence[np.ndarray], name: str, op: Op, priority: int, *, 
 
 
 def _target(client: Client, descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
-    """Return the place of a result if the caller states none: for an array in device memory, there."""
+    """Return the array for a result without a stated place: the array itself if it is in device memory."""
     return array if client.is_device_array(descriptor, array) else empty_like(array)
 
 
 def _own(array: np.ndarray, name: str) -> np.ndarray:
-    """Return the array itself, or as coarse sees an array of any library that is in a GPU's memory.
+    """Return the array itself, or coarse's view of an array of any library in a GPU's memory.
 
     Raises:
         ConfigError: it is on a GPU, and there is no CuPy.
@@ -180,9 +180,9 @@ def _own(array: np.ndarray, name: str) -> np.ndarray:
 def device_array(
     name: str, shape: tuple[int, ...], dtype: DTypeLike, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
-    """Return an array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes.
+    """Return an array of `shape` in device memory, zeros at first, whose push_pull moves no bytes.
 
-    Where the device's memory is a GPU's it is a CuPy array.
+    The push_pull is that under `name`. If the device's memory is a GPU's, the array is a CuPy array.
     """
     name = _checked_name(name)
     wire, extents = dtype_of(np.empty(0, dtype)), checked_shape(name, shape)
@@ -194,7 +194,7 @@ def forget(name: str) -> None:
     """Give back the device memory of a name; it is free once all workers have called this.
 
     All workers forget a name between the same two uses; it may then be used again, for another shape or
-    type too. What `device_array` gave for it must not be touched any more. Returns at once.
+    type too. The array that `device_array` returned for it must not be touched any more. Returns at once.
 
     Raises:
         InFlightError: the result of this worker's last push was not taken.
@@ -203,11 +203,13 @@ def forget(name: str) -> None:
 
 
 def statistics(*, all_devices: bool = False) -> dict[str, Any]:
-    """Return bytes and seconds: per key and link of this worker, and the counts of each device of its node, or of all.
+    """Return bytes and seconds of this worker by key and link, and the counters of its node's devices.
 
-    `between_nodes` has what this worker's collectives (coarse.collectives) sent to and received from other nodes, in
-    bytes by purpose. `facts` are what each worker has measured and told all others, and `rounds` by optimizer who sums
-    which bucket (docs/strategies.md).
+    The counters are those of all nodes' devices if `all_devices` is true.
+
+    `between_nodes` has the bytes, by purpose, that this worker's collectives (coarse.collectives) sent to and received
+    from other nodes. `facts` has each worker's measurements, which it has sent to all others, and `rounds` the summing
+    party of each bucket, by optimizer (docs/strategies.md).
     """
     runtime = current()
     client = runtime.require_client()
@@ -236,9 +238,10 @@ def statistics(*, all_devices: bool = False) -> dict[str, Any]:
 
 
 def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
-    """Return the descriptor of an array, the one that its name has if that is equal.
+    """Return the descriptor of an array; if its name has an equal one, return that.
 
-    TypeError for types that cannot be synchronised.
+    Raises:
+        TypeError: the array has a type that cannot be synchronised.
     """
     dtype = int(_wire_type_of(array, name))
     known = current().require_client().protocol.named.get(name) if type(name) is str else None
@@ -258,7 +261,7 @@ def _wire_type_of(array: AnyArray, name: str) -> DType:
 
 
 def checked(descriptor: Descriptor) -> Descriptor:
-    """Return the descriptor, its priority an int; TypeError or ValueError if no worker could use it."""
+    """Return the descriptor with its priority as an int; raise TypeError or ValueError if it is unusable."""
     _checked_name(descriptor.name)
     if type(descriptor.priority) is not int:
         wanted = f"{descriptor.name!r}: priority must be an integer"
@@ -272,7 +275,7 @@ def checked(descriptor: Descriptor) -> Descriptor:
 
 
 def checked_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
-    """Return a shape in plain integers; TypeError or ValueError if no array can have it."""
+    """Return a shape in plain integers; raise TypeError or ValueError if no array can have it."""
     wanted = f"{name!r}: a shape must be a tuple of integers"
     if not isinstance(shape, Iterable):
         raise TypeError(f"{wanted}, got {type(shape).__name__} {shape!r}; write (n,) for n elements")
@@ -313,7 +316,7 @@ def _checked_op(name: str, op: Op) -> int:
 def state_array(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Return an array in device memory that is not synchronised, zeros at first; snapshots hold it.
 
-    Call `before_overwrite` before each change of its values. The same name gives the same array.
+    Call `before_overwrite` before each change of its values. A repeated call with a name returns the same array.
 
     Raises:
         MismatchError: the name has another shape or type.

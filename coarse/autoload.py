@@ -1,4 +1,4 @@
-"""Entry point that `import torch` runs where coarse is installed: it names the backend "coarse" to torch.distributed.
+"""Entry point that `import torch` runs: it registers coarse as a backend of torch.distributed.
 
 torch looks for the entry point group "torch.backends", unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0. So a script that
 takes a backend's name, or none, needs no import of coarse. coarse.torch is imported when a group is made, not before.
@@ -16,9 +16,9 @@ _DEVICES = ("cpu", "cuda")
 
 
 def register() -> None:
-    """Make the backend known; in a worker of `coarse run` it is the default.
+    """Register the backend; in a worker of `coarse run` make it the default.
 
-    COARSE_REPLACES names others, such as "gloo,nccl", for which it stands in.
+    COARSE_REPLACES names backends, such as "gloo,nccl", that it replaces.
     """
     import torch.distributed as dist
 
@@ -36,7 +36,7 @@ def register() -> None:
 
 
 def replacement(backend: str, replaced: frozenset[str]) -> str:
-    """Return the backend to take for one as torch names it: "gloo", or for several devices "cpu:gloo,cuda:nccl"."""
+    """Return the replaced backend, as torch names it: "gloo", or for several devices "cpu:gloo,cuda:nccl"."""
     parts = []
     for part in backend.split(","):
         device, colon, name = part.rpartition(":")
@@ -45,9 +45,9 @@ def replacement(backend: str, replaced: frozenset[str]) -> str:
 
 
 def _wrap_init_process_group(replaced: frozenset[str]) -> None:
-    """Have it take coarse where it is asked for another, and tell `coarse run` that workers have met.
+    """Let init_process_group take coarse for a replaced backend, and tell `coarse run` that workers have met.
 
-    Groups made later are as they say.
+    Groups made later keep their own backends.
     """
     import torch.distributed as dist
 
@@ -64,5 +64,5 @@ def _wrap_init_process_group(replaced: frozenset[str]) -> None:
 
 
 def _create(options: object, backend_options: object = None) -> object:
-    """Make a group as c10d asks for one."""
+    """Return a group, as c10d asks for one."""
     return import_module("coarse.torch.process_group").create(options, backend_options)

@@ -3,20 +3,20 @@
 
 
 class CoarseError(Exception):
-    """The base of every error that coarse raises on purpose."""
+    """Base of every error that coarse raises on purpose."""
 
 
 class ConfigError(CoarseError, ValueError):
-    """A configuration or partition table that cannot work."""
+    """Configuration or partition table that cannot work."""
 
     def __init__(self, message: str, *, key: str | None = None) -> None:
         super().__init__(message)
         self.key = key
-        """The setting at fault, where there is one."""
+        """Setting at fault, if there is one."""
 
 
 class NotInitializedError(CoarseError, RuntimeError):
-    """A call that needs `coarse.init()` before it, or that came after `coarse.shutdown()`."""
+    """Call that needs `coarse.init()` before it, or that came after `coarse.shutdown()`."""
 
 
 class MismatchError(CoarseError, ValueError, RuntimeError):
@@ -24,15 +24,15 @@ class MismatchError(CoarseError, ValueError, RuntimeError):
 
 
 class InFlightError(CoarseError, RuntimeError):
-    """A name pushed again before the result of its last push was taken."""
+    """Name pushed again before the result of its last push was taken."""
 
 
 class CapacityError(CoarseError, MemoryError):
-    """A tensor larger than its device, or devices larger than the memory there is."""
+    """Tensor larger than its device, or devices larger than the available memory."""
 
 
 class OutOfDeviceMemoryError(CapacityError):
-    """An accelerator whose memory, real or emulated, cannot hold what training needs."""
+    """Accelerator whose memory, real or emulated, cannot hold what training needs."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class OutOfDeviceMemoryError(CapacityError):
     ) -> None:
         super().__init__(message)
         self.rank = rank
-        """The worker (`coarse.rank()`) whose accelerator it is, where it is known."""
+        """Worker (`coarse.rank()`) of the accelerator, if known."""
         self.kind = kind
-        """Purpose of the memory."""
+        """Purpose of the wanted memory."""
         self.wanted_bytes = wanted_bytes
         self.used_by_kind = used_by_kind or {}
-        """Bytes in use when it was wanted."""
+        """Bytes in use at that time, by kind."""
         self.capacity_bytes = capacity_bytes
 
 
 class LentMemoryError(CoarseError, RuntimeError):
-    """A tensor's memory that a device could not read or write, as its worker had said that it may."""
+    """Tensor's memory that a device could not read or write, though its worker had allowed it."""
 
     def __init__(self, message: str, *, has_ended: bool = False) -> None:
         super().__init__(message)
@@ -65,11 +65,11 @@ class LentMemoryError(CoarseError, RuntimeError):
 
 
 class NotKeptError(CoarseError, RuntimeError):
-    """A `pull` of a result that lies in the tensor of its push_pull, and in no device's memory."""
+    """Pull of a result that lies in the tensor of its push_pull, and in no device's memory."""
 
 
 class StallError(CoarseError, TimeoutError):
-    """A wait that ran out of time because some workers never pushed."""
+    """Wait that ran out of time because some workers never pushed."""
 
     def __init__(self, message: str, *, missing: tuple[int, ...] = ()) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class StallError(CoarseError, TimeoutError):
 
 
 class DeadRankError(CoarseError, RuntimeError):
-    """A worker or memory device whose process ended while it was needed."""
+    """Worker or memory device whose process ended while it was needed."""
 
     def __init__(self, message: str, *, rank: int) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ class DeadRankError(CoarseError, RuntimeError):
 
 
 class JoinedError(CoarseError, RuntimeError):
-    """A call that needs the values of a worker that has called `join`."""
+    """Call that needs the values of a worker that has called `join`."""
 
     def __init__(self, message: str, *, ranks: tuple[int, ...]) -> None:
         super().__init__(message)
@@ -96,53 +96,53 @@ class JoinedError(CoarseError, RuntimeError):
 
 
 class GradientRangeError(CoarseError, ArithmeticError):
-    """A gradient that a sum of mode odc cannot hold: NaN, an infinity, or above its window."""
+    """Gradient that a sum of mode odc cannot hold: NaN, an infinity, or above its window."""
 
 
 class SnapshotError(CoarseError, RuntimeError):
-    """A snapshot that could not be taken or written."""
+    """Snapshot that could not be taken or written."""
 
 
 class CheckpointError(CoarseError, ValueError):
-    """A checkpoint file that is torn, corrupt or of another job."""
+    """Checkpoint file that is torn, corrupt or of another job."""
 
 
 class StorageError(CoarseError, OSError):
-    """A folder of optimizer states that cannot be used: full, read-only, torn, locked, or another model's."""
+    """Folder of optimizer states that cannot be used: full, read-only, torn, locked, or another model's."""
 
 
 class GpuError(CoarseError, RuntimeError):
-    """A GPU, or CUDA, that refused what coarse asked of it."""
+    """Request that a GPU, or CUDA, refused."""
 
 
 class OverrunError(CoarseError, RuntimeError):
-    """An emulated run whose transfers were submitted after their emulated times had passed: it has no result."""
+    """Emulated run without a result, since it submitted transfers after their emulated times had passed."""
 
 
 class FabricError(CoarseError, RuntimeError):
-    """The process that says when emulated transfers arrive ended before the run did."""
+    """End, before the run's, of the process that says when emulated transfers arrive."""
 
     def __init__(self, message: str, *, status: int | None) -> None:
         super().__init__(message)
         self.status = status
-        """Its exit status, -n where signal n ended it; None where that could not be read."""
+        """Exit status of the process, -n if signal n ended it; None if it could not be read."""
 
 
 class ClusterError(CoarseError, OSError):
-    """A cluster in a box that this machine, or this user, cannot make."""
+    """Cluster in a box that this machine, or this user, cannot make."""
 
 
 class MeasurementError(CoarseError, RuntimeError):
-    """A measurement that this machine's processor or kernel does not allow."""
+    """Measurement that this machine's processor or kernel does not allow."""
 
 
 class UnsupportedVersionError(CoarseError, RuntimeError):
-    """A library whose version lacks something that coarse uses of it."""
+    """Library whose version lacks something that coarse uses."""
 
 
 class UnsupportedError(CoarseError, NotImplementedError):
-    """A method or option of a library that coarse stands in for but does not carry out."""
+    """Method or option of a library that coarse replaces but does not carry out."""
 
 
 class CoherenceError(CoarseError, RuntimeError):
-    """A use of a pool without coherence that lacks a flush or an invalidate, found by its sanitizer."""
+    """Use of a pool without coherence that lacks a flush or an invalidate, found by its sanitizer."""

@@ -1,4 +1,4 @@
-"""Generators of random numbers that every process has: numpy's and random's."""
+"""Random number generators that every process has: numpy's and random's."""
 
 import random
 from typing import Any
@@ -17,7 +17,7 @@ def host_generators() -> dict[str, Any]:
 
 
 def set_host_generators(states: dict[str, Any]) -> None:
-    """Put these generators where `host_generators` found them."""
+    """Restore the states that `host_generators` returned."""
     version, internal, gauss = states["random"]
     random.setstate((version, tuple(map(int, internal)), gauss))
     kind, keys, *rest = states["numpy"]

@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""Plain values with tensors among them as JSON and the tensors beside it.
+"""Plain values with tensors among them, as JSON with the tensors beside it.
 
-Nothing is pickled, so that bytes from elsewhere can make no other objects than these.
+Nothing is pickled, so bytes from elsewhere can make no objects other than these.
 """
 
 import json
@@ -13,50 +13,50 @@ from typing import Any, Protocol
 import numpy as np
 
 Plain = Any
-"""None, a bool, number, string or bytes, an array or tensor, or a list, tuple, set or dict of these."""
+"""Plain value: None, a bool, number, string or bytes, an array or tensor, or a list, tuple, set or dict of these."""
 _KINDS: dict[str, type] = {
     "list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict, "OrderedDict": OrderedDict,
 }  # fmt: skip
 
 
 class Tensors(Protocol):
-    """A framework's tensors, which hold the bytes of arrays too."""
+    """Tensors of a framework, which hold the bytes of arrays too."""
 
     def kind_of(self, value: Any) -> list[Any] | None:  # noqa: ANN401
-        """Return type and shape, as JSON can hold them, of a value that is a tensor; None for others."""
+        """Return a tensor's type and shape, as JSON can hold them; None for any other value."""
         ...
 
     def blank(self, kind: list[Any]) -> Any:  # noqa: ANN401
-        """Return a host tensor of type and shape."""
+        """Return a host tensor of this type and shape."""
         ...
 
     def of_bytes(self, array: np.ndarray) -> Any:  # noqa: ANN401
-        """Return a tensor with the bytes of a (n,) uint8 array that is its own."""
+        """Return a tensor with the bytes of a (n,) uint8 array, which it takes over."""
         ...
 
     def bytes_of(self, tensor: Any) -> np.ndarray:  # noqa: ANN401
-        """Return (n,) uint8: a host tensor's memory, or a copy of another's."""
+        """Return a host tensor's memory, or a copy of another's, as (n,) uint8."""
         ...
 
 
 class Arrays:
-    """No tensors but numpy's arrays."""
+    """Tensors for code without a framework: only numpy's arrays."""
 
     def kind_of(self, value: object) -> list[Any] | None:
-        """Return the kind of an array (`Tensors.kind_of`); arrays are plain values."""
+        """Return None, since arrays are plain values."""
         return None
 
     def blank(self, kind: list[Any]) -> np.ndarray:
-        """Return an empty array of a kind (`Tensors.blank`)."""
+        """Return an empty array of this type and shape."""
         dtype, shape = kind
         return np.empty(shape, dtype)
 
     def of_bytes(self, array: np.ndarray) -> np.ndarray:
-        """Return the bytes of an array (`Tensors.of_bytes`)."""
+        """Return the array itself."""
         return array
 
     def bytes_of(self, tensor: np.ndarray) -> np.ndarray:
-        """Return the bytes of an array (`Tensors.bytes_of`)."""
+        """Return the array's memory as (n,) uint8."""
         return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
 
 
@@ -64,7 +64,9 @@ ARRAYS = Arrays()
 
 
 def pack(value: Plain, tensors: list[Any], where: str = "state", own: Tensors = ARRAYS) -> Plain:
-    """Return a value as JSON can hold it; its tensors are appended to `tensors` and stand by type and shape.
+    """Return a value as JSON can hold it, with types and shapes in place of its tensors.
+
+    The tensors are appended to `tensors`.
 
     Raises:
         TypeError: something that is neither plain value nor tensor; `where` is the value's name for people.
@@ -101,7 +103,7 @@ def pack(value: Plain, tensors: list[Any], where: str = "state", own: Tensors = 
 
 
 def blank(packed: Plain, own: Tensors = ARRAYS) -> list[Any]:
-    """Return tensors for the values of those that `pack` appended, in its order."""
+    """Return blank tensors for those that `pack` appended, in its order."""
     if not isinstance(packed, dict):
         return []
     ((kind, content),) = packed.items()
@@ -119,7 +121,7 @@ def blank(packed: Plain, own: Tensors = ARRAYS) -> list[Any]:
 
 
 def unpack(packed: Plain, tensors: Iterator[Any], own: Tensors = ARRAYS) -> Plain:
-    """Return the value of what `pack` made, with tensors of those values."""
+    """Return the value from which `pack` made `packed`, with these tensors."""
     if not isinstance(packed, dict):
         return packed
     ((kind, content),) = packed.items()
@@ -142,7 +144,7 @@ def unpack(packed: Plain, tensors: Iterator[Any], own: Tensors = ARRAYS) -> Plai
 
 
 def dumps(value: Plain, where: str, own: Tensors = ARRAYS) -> bytes:
-    """Return a value's bytes; TypeError for what `pack` refuses."""
+    """Return a value's bytes; raise TypeError for all that `pack` refuses."""
     tensors: list[Any] = []
     text = json.dumps(pack(value, tensors, where, own)).encode()
     parts = [own.bytes_of(tensor).tobytes() for tensor in tensors]
@@ -150,7 +152,7 @@ def dumps(value: Plain, where: str, own: Tensors = ARRAYS) -> bytes:
 
 
 def loads(blob: bytes, own: Tensors = ARRAYS) -> Plain:
-    """Return the value of what `dumps` made; its tensors are on the host."""
+    """Return the value from which `dumps` made the bytes; its tensors are on the host."""
     at = 8 + int.from_bytes(blob[:8], sys.byteorder)
     packed = json.loads(blob[8:at])
     tensors = blank(packed, own)

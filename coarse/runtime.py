@@ -1,4 +1,4 @@
-"""Opens this rank's parts in order, and closes them in reverse. Start reading here.
+"""Runtime of a rank: it opens the rank's parts in order, and closes them in reverse. Start reading here.
 
 A rank is a worker, a memory device, or both. Start-up is the only time at which workers speak MPI;
 what they exchange there are arrays of fixed size, and every step's errors are shared, so that all
@@ -62,7 +62,10 @@ _EMULATED = "coarse.emulation.live:TrainingFactory"
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """Knowledge of a rank when it opens its parts; communicators are MPI's null if it has no such role."""
+    """Data that a rank has when it opens its parts.
+
+    A communicator is MPI's null if the rank has no such role.
+    """
 
     world: MPI.Comm
     workers: MPI.Comm
@@ -73,22 +76,22 @@ class RankContext:
     strategy: Strategy
     decisions: Decisions
     run: str
-    """The job's name on its nodes."""
+    """Name of the job on its nodes."""
     clock: Clock
 
     @property
     def world_rank(self) -> int:
-        """Number of this rank among all."""
+        """Number of this rank among all ranks."""
         return self.world.Get_rank()
 
     @property
     def client_index(self) -> int | None:
-        """Number of this worker; None if it is none."""
+        """Number of this worker; None for another rank."""
         return self.partition.client_of(self.world_rank)
 
     @property
     def device_index(self) -> int | None:
-        """Number of this memory device; None if it is none."""
+        """Number of this memory device; None for another rank."""
         return self.partition.device_of(self.world_rank)
 
     def require_device(self) -> int:
@@ -104,22 +107,22 @@ class RankContext:
 
     @property
     def ranks_of_devices(self) -> tuple[int, ...]:
-        """Rank of each device in the devices' communicator."""
+        """Rank of each device in the devices' communicator, by device."""
         order = sorted(self.partition.devices)
         return tuple(order.index(rank) for rank in self.partition.devices)
 
 
 class LiveFactory:
-    """Makes the parts of a rank that trains or serves live; another driver gives a Runtime parts of its own."""
+    """Factory of the parts of a live rank. Another driver gives a Runtime its own parts."""
 
     def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
-        """Return the strategy that the configuration asks for, the same on all ranks or an error on all."""
+        """Return the strategy that the configuration asks for, the same on all ranks, or raise on all."""
         strategy = made_by_all(world, lambda: strategy_of(config))
         agree_on_digest(world, digest_of(strategy), "file of the strategy")
         return strategy
 
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
-        """Return the roles of ranks, the same on all ranks or an error on all."""
+        """Return the table of workers and memory devices, the same on all ranks, or raise on all."""
         partition = made_by_all(world, lambda: stated_or_default(config.partition, hosts))
         agree_on_digest(world, repr(partition), "partition table")
         return partition
@@ -129,7 +132,11 @@ class LiveFactory:
         return placement_of(partition, config, strategy)
 
     def share(self, at: RankContext, opened: ExitStack) -> NodeShare:
-        """Return the node's memory, mapped; all ranks call it together. CapacityError on all of them."""
+        """Return the node's memory, mapped; all ranks call it together.
+
+        Raises:
+            CapacityError: a rank of the job has no room for it (on all ranks).
+        """
         here = _node_of(at.partition, at.world_rank)
         nodes = sorted({place.node for place in at.partition.places})
         comm = at.world.Split(nodes.index(here), at.world_rank)
@@ -199,7 +206,7 @@ class LiveFactory:
         )
 
     def transport(self, at: RankContext, share: NodeShare) -> DeviceTransport:
-        """Return this device's way to the others."""
+        """Return this device's transport to the other devices."""
         if share.carrier is not None:
             return share.carrier.transport()
         nodes = at.placement.device_nodes
@@ -207,7 +214,7 @@ class LiveFactory:
         return MpiTransport(at.devices, at.ranks_of_devices, near)
 
     def carrier(self, at: RankContext) -> Carrier | None:
-        """Return the carrier of devices' messages; None if that is MPI, or they send none."""
+        """Return the carrier of messages between devices; None if they use MPI, or send none."""
         if at.config.pool is None or not at.devices_send:
             return None
         devices = range(len(at.partition.devices))
@@ -216,14 +223,14 @@ class LiveFactory:
         return made
 
     def device_hosts(self, at: RankContext) -> tuple[int, ...]:
-        """Return the number of the host whose caches each device uses."""
+        """Return by device the number of the host whose caches it uses."""
         return at.placement.device_nodes
 
     def open_fast_paths(self, at: RankContext, client: Client) -> None:
-        """Have the client ask early for room, and devices reach its memory, where theirs is the machine's too.
+        """Open the client's arenas, and give devices in ordinary machine memory access to its tensors.
 
-        Of a device whose bytes were put in a place of their own, or that workers load from and store to, its user
-        wants to know what it costs to bring them there.
+        Devices have no such access if their bytes were put in a place of their own, or if workers load from and store
+        to them: the user then wants to see the cost of moving bytes there.
         """
         node = at.placement.client_nodes[client.protocol.client]
         near = at.placement.devices_on(node)
@@ -235,22 +242,22 @@ class LiveFactory:
             client.lending.open(near, at.config.lend_from_bytes)
 
     def facts(self, at: RankContext, client: Client) -> Facts:
-        """Return this worker's facts, as measured on this machine, or as a file has them."""
+        """Return this worker's facts, measured on this machine or read from a file."""
         if at.decisions.facts is not None:
             return at.decisions.facts[client.protocol.client]
         return measured_facts(client, at.strategy, at.placement.cluster, at.clock)
 
 
 class Runtime:
-    """All that this rank runs: a client, a proxy, or both.
+    """Parts that this rank runs: a client, a proxy, or both.
 
-    Whatever opens is closed by `close`, in reverse order, also where opening fails half-way.
+    The method `close` closes all that was opened, in reverse order. A failed opening closes its parts, too.
     """
 
     def __init__(
         self, config: Config | Mapping[str, object] | str | Path | None, parts: LiveFactory | None = None
     ) -> None:
-        """Open this rank; all ranks open theirs together. `parts` makes what differs between drivers."""
+        """Open this rank's parts, together with all ranks; `parts` makes those that differ between drivers."""
         self._thread: threading.Thread | None = None
         self.is_closed = False
         with ExitStack() as opened:
@@ -330,7 +337,7 @@ class Runtime:
 
     @property
     def facts(self) -> tuple[Facts, ...]:
-        """Facts that each worker has measured and told all others, of the current epoch."""
+        """Facts of the current epoch by worker, which each has measured and sent to all others."""
         return self.require_client().protocol.facts
 
     def require_users_comm(self) -> MPI.Intracomm:
@@ -339,7 +346,7 @@ class Runtime:
         return self._users_comm
 
     def close(self) -> None:
-        """Leave: tell the devices; a device in this process serves until all workers have left."""
+        """Leave the job and tell the devices; a device in this process serves until all workers have left."""
         if not self.is_closed:
             self.is_closed = True
             if self.client_index == 0 and not self.has_failed:
@@ -347,14 +354,14 @@ class Runtime:
             self._opened.close()
 
     def carried_between_nodes(self) -> tuple[int, int]:
-        """Return the bytes that this rank's device and groups of workers sent to and received from other nodes."""
+        """Return the bytes that this rank's device and groups sent to and received from other nodes."""
         by_device = (0, 0) if self._service is None else self._service.carried_between_nodes()
         by_groups = (0, 0) if self.groups is None else self.groups.traffic.total()
         return by_device[0] + by_groups[0], by_device[1] + by_groups[1]
 
     @property
     def reduced_bytes(self) -> int | None:
-        """Bytes that this worker and the others summed by MPI themselves; None where this rank is no worker."""
+        """Bytes that this worker and the others summed by MPI themselves; None if this rank is no worker."""
         return None if self.client is None else self.client.link.reduced_bytes
 
     @property
@@ -364,24 +371,24 @@ class Runtime:
         return client_failed or (self._service is not None and self._service.has_failed)
 
     def warn_peers(self, text: str) -> None:
-        """Tell the node's ranks why this one cannot go on."""
+        """Tell the node's ranks why this one cannot continue."""
         teller = self.client.link if self.client is not None else self._service
         if teller is not None:
             teller.warn_peers(text)
 
     def follows(self, error: BaseException) -> bool:
-        """Return whether an error has come because another rank has ended, or was not the first of a common one."""
+        """Return whether another rank's end caused an error, or another rank raised it first."""
         if isinstance(error, DeadRankError):
             return True
         return isinstance(error, CoarseError) and self.client is not None and self.client.link.knows_of_death()
 
     def hand_on_death(self) -> None:
-        """Tell the node's ranks who has died, before this one ends for that."""
+        """Tell the node's ranks who has died, before this one ends for that reason."""
         if self.client is not None:
             self.client.link.hand_on_death()
 
     def last_words(self) -> list[str]:
-        """Return what is known of the reason why this rank is being ended."""
+        """Return the known reasons why this rank is being ended."""
         return self.client.link.obituaries() if self.client is not None else []
 
     # --- opening
@@ -398,13 +405,13 @@ class Runtime:
         return self._parts.service(at, protocol, mailbox, share)
 
     def _leaving(self, opened: ExitStack) -> None:
-        """Register the actions of `close` before it closes anything, the last first."""
+        """Register the first steps of `close`, before it closes anything, the last step first."""
         opened.callback(self._join_service)
         if self.client is not None:
             opened.callback(self.client.leave)
 
     def _join_service(self) -> None:
-        """Wait for the service: a device of this process serves until all workers have left or one has died."""
+        """Wait without a limit until a device of this process has served all workers, or one has died."""
         if self._thread is not None:
             self._thread.join()
 
@@ -424,7 +431,7 @@ class Runtime:
 
 
 def end_job() -> None:
-    """End all ranks of the job, this one too, in any wait."""
+    """End all ranks of the job, this one included, even if they wait for something."""
     if WHOLE.Get_size() == 1:
         os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
     if spans_hosts(os.environ):
@@ -435,7 +442,10 @@ def end_job() -> None:
 def _agreed(
     config: Config | Mapping[str, object] | str | Path | None, given: LiveFactory | None
 ) -> tuple[RankContext, LiveFactory]:
-    """Return the agreement of all ranks before any opens its memory, and the factory of their parts; a collective."""
+    """Agree with all ranks on the configuration before any opens its memory.
+
+    Return the agreed data, and the factory of the ranks' parts. All ranks call it together.
+    """
     world = WHOLE.Dup()
     agree(world, lack_of_threads())
     hosts = gather_hosts(world)

@@ -1,4 +1,4 @@
-"""The process's one runtime: made by `init`, ended by `shutdown`, at exit, or by an error."""
+"""Runtime of the process: made by `init`, ended by `shutdown`, at exit, or by an error."""
 
 import atexit
 import dataclasses
@@ -35,15 +35,15 @@ _was_shut_down = False
 _has_failed = False
 _forked = False
 _hook_before = sys.excepthook
-"""Hook of the script for uncaught errors, if it has one."""
+"""Script's own hook for uncaught errors, if it has one."""
 _refusal: CoarseError | None = None
-"""The error that all ranks raised together at the start."""
+"""Error that all ranks raised together at the start."""
 _ORDERED = ("x86_64", "AMD64")
 """Processors whose stores others see in order."""
 _OTHERS_DEATH = "MPI_ERR_PROC_FAILED"
-"""Part of MPI's errors if another rank has died."""
+"""Text in MPI's errors if another rank has died."""
 _LAST_WORDS_S = 0.3
-"""mpirun drops what it has not read of a rank when it sees its end."""
+"""Seconds for mpirun to read a rank's output. It drops the rest when it sees the rank's end."""
 _FORKED = (
     "this process was forked from a rank and cannot use its device memory; start data loaders "
     "before coarse.init(), or let the parent call coarse"
@@ -55,9 +55,9 @@ _BELOW = (
 
 
 def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> None:
-    """Join the job. On a worker: return once all workers are ready. On a memory device: serve, then exit.
+    """Join the job; a worker returns once all workers are ready, a memory device serves and then exits.
 
-    Where it has been called already, it does nothing, unless the configuration differs.
+    A repeated call does nothing, unless the configuration differs.
 
     Args:
         config: a Config, a mapping, or the path of a TOML file; None reads COARSE_CONFIG.
@@ -91,7 +91,7 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
 
 
 def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, object] | str | Path | None") -> None:
-    """Raise ConfigError if `init` is called again and asks for something else."""
+    """Raise ConfigError if `init` is called again with other settings."""
     from coarse.protocol.config import Config, load_config
 
     if config is None:
@@ -110,14 +110,14 @@ def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, obje
 
 
 def serve() -> None:
-    """Join the job as a light memory device, which states no configuration and waits as long as it takes."""
+    """Join the job as a light memory device, which states no configuration and waits without a limit."""
     _join(None, None, may_be_alone=False)
 
 
 def _join(
     config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None, *, may_be_alone: bool
 ) -> None:
-    """Carry `init` out; `timeout_s` is how long the node's other ranks may take to come (see `arrival`)."""
+    """Carry `init` out; `timeout_s` is the time for the node's other ranks to come (see `arrival`)."""
     global _runtime, _mpirun
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
@@ -154,7 +154,7 @@ def _join(
 
 
 def require_processor() -> None:
-    """Raise UnsupportedError if records in mapped memory could be read before they are written; see [Note: fences]."""
+    """Raise UnsupportedError if mapped records could be read before they are written; see [Note: fences]."""
     if platform.machine() not in _ORDERED:
         raise UnsupportedError(
             f"ranks share memory in ways that need x86-64's order of stores, and {socket.gethostname()} is a "
@@ -165,7 +165,7 @@ def require_processor() -> None:
 def _open_runtime(
     config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None, *, may_be_alone: bool
 ) -> "Runtime | None":
-    """Return this rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
+    """Open this rank's parts over MPI, together with all ranks; None on a device that no worker joins."""
     global _refusal
     start_mpi()
     from coarse.runtime import Runtime
@@ -196,7 +196,10 @@ def _open_runtime(
 
 
 def _settled(config: "Config | Mapping[str, object] | str | Path | None", *, is_agreed: bool) -> "Config":
-    """Return the configuration; the default one for a wrong one before ranks agree, since all are told of it later."""
+    """Return the configuration.
+
+    Ranks that have yet to agree get the default one in place of a wrong one: all are told of the error later.
+    """
     from coarse.protocol.config import Config, load_config
 
     with warnings.catch_warnings():
@@ -229,12 +232,12 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether `init` has been called, and `shutdown` has not."""
+    """Return whether `init` has been called and `shutdown` has not."""
     return _runtime is not None and not _forked
 
 
 def current() -> "Runtime":
-    """Return the runtime; NotInitializedError if there is none."""
+    """Return the runtime; raise NotInitializedError if there is none."""
     if _forked:
         raise NotInitializedError(_FORKED)
     if _runtime is None:
@@ -272,7 +275,7 @@ def has_joined() -> bool:
 
 
 def ignore_users_signals() -> None:
-    """Let signals pass, on a memory device, that mpirun and schedulers send to all ranks for the script.
+    """Ignore, on a memory device, signals of mpirun and schedulers to all ranks that the script expects.
 
     A handler in C, as of faulthandler, stays: Python does not know it, so the kernel is asked.
     """
@@ -287,7 +290,7 @@ def ignore_users_signals() -> None:
 
 
 def watch_over() -> None:
-    """Have an uncaught error end the job from now on, whose other ranks may wait for this one in MPI."""
+    """End the job from now on after an uncaught error, since other ranks may wait for this one in MPI."""
     global _hook_before
     if sys.excepthook is _on_uncaught:
         return  # after a start that was refused
@@ -303,9 +306,9 @@ def watch_over() -> None:
 
 
 def _on_fork() -> None:
-    """Leave the job in a child, which has no part in it: device memory is not even mapped there.
+    """Exclude a forked child from the job, and let SIGTERM end it as any process.
 
-    SIGTERM ends it as any process.
+    Device memory is not even mapped in the child.
     """
     global _forked
     _forked = _runtime is not None or _forked
@@ -314,9 +317,9 @@ def _on_fork() -> None:
 
 
 def _on_uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Tell the node's ranks, print the error, end the job: never wait in MPI_Finalize for the dead.
+    """Tell the node's ranks, print the error and end the job, without a wait in MPI_Finalize for the dead.
 
-    The first cause is printed whole; who ends because of another says so in a line.
+    The first cause is printed in full. A rank that ends because of another prints one line.
     """
     if sys.__stderr__ is not None:
         sys.stderr = sys.__stderr__  # torch.distributed's hook around this one would print only after it returns
@@ -360,7 +363,7 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
 def _digest_of(error: BaseException) -> int:
     """Return 32 bits of an error's kind and text without its numbers, which may be ranks and places.
 
-    0 for one that says that others are missing, which may not be so again.
+    The result is 0 for an error which says that others are missing, since that may not repeat.
     """
     text = re.sub(r"[0-9]+", "", f"{type(error).__name__}: {error}")
     return 0 if isinstance(error, StallError) else zlib.crc32(text.encode()) or 1
@@ -372,7 +375,7 @@ def _is_interactive() -> bool:
 
 
 def _first_line(text: str) -> str:
-    """Return the line above the job's first cause; in red if `coarse run` writes to a terminal."""
+    """Return the line above the job's first cause, in red where `coarse run` writes to a terminal."""
     return f"\033[1;31m{text}\033[0m\n" if os.environ.get("COARSE_COLOR") else f"{text}\n"
 
 
@@ -384,7 +387,7 @@ def _world_rank() -> int:
 
 
 def _end_together(error: BaseException) -> None:
-    """End all ranks after a start that failed on this rank alone: the others wait for it in MPI."""
+    """End the job after a start that failed on this rank alone: the others wait for it in MPI."""
     from coarse.runtime import end_job
 
     if _OTHERS_DEATH in str(error):

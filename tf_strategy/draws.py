@@ -1,10 +1,10 @@
-"""Random numbers that a replica draws: each worker its own, all from one seed, as replicas of MirroredStrategy do.
+"""Random numbers of replicas: different on each worker, from one seed, as under MirroredStrategy.
 
-[Note: drawn apart] Workers run one program from one seed, so that a step would draw the same noise on all of them. In
-`strategy.run` the worker's rank therefore goes into the seed of each operation that draws; rank 0 draws as one process
-does. All draws elsewhere are alike: first values, the order of data, `merge_call`, and what an optimizer draws once
-gradients are summed, since all that it writes is equal. Alike too, as in all replicas of MirroredStrategy, are draws
-from a seed that the program gives to the operation, and from a Keras SeedGenerator made within the scope.
+[Note: drawn apart] Workers run one program from one seed, so that a step would draw the same noise on all of them. The
+worker's rank therefore goes into the seed of each operation that draws in `strategy.run`; rank 0 draws as one process
+does. All draws elsewhere are equal: first values, the order of data, `merge_call`, and an optimizer's draws from summed
+gradients, since all that it writes is equal. Also equal, as in all replicas of MirroredStrategy, are draws from a seed
+that the program gives to the operation, and from a Keras SeedGenerator made within the scope.
 """
 
 import functools
@@ -20,11 +20,11 @@ from tf_strategy.sums.places import fingerprint_of
 
 _MARK = "draws_apart"
 _SEEDS = 2**31 - 1
-"""Seeds of operations are below it."""
+"""Exclusive upper bound of operation seeds."""
 
 
 def draw_apart() -> None:
-    """Have replicas of a CoarseStrategy draw apart from now on; elsewhere nothing changes."""
+    """Let replicas of a CoarseStrategy draw different numbers from now on; other draws stay unchanged."""
     for owner, name, made in (
         (random_seed, "get_seed", _seeds_apart),
         (Generator, "_preprocess_key", _keys_apart),
@@ -38,7 +38,7 @@ def draw_apart() -> None:
 
 
 def seeds_of(seeds: tuple[int, int], worker: int) -> tuple[int, int]:
-    """Return the two seeds of an operation on a worker, of which rank 0 has those of one process."""
+    """Return the two seeds of an operation on a worker; rank 0 keeps those of one process."""
     if worker == 0:
         return seeds
     number = fingerprint_of(repr((seeds, worker)).encode())
@@ -46,7 +46,7 @@ def seeds_of(seeds: tuple[int, int], worker: int) -> tuple[int, int]:
 
 
 def _worker() -> int:
-    """Return the worker whose replica draws numbers of its own here; 0 if all draw the same."""
+    """Return the rank if its replica draws numbers of its own here, or 0 if all ranks draw equal ones."""
     context = tf.distribute.get_replica_context()
     if not isinstance(context, CoarseReplicaContext):
         return 0
@@ -55,7 +55,7 @@ def _worker() -> int:
 
 
 def _seeds_apart(get_seed: Any) -> Any:  # noqa: ANN401
-    """Wrap the seeds of operations such as tf.random.normal; one that has a seed of its own keeps it."""
+    """Wrap `get_seed`, which seeds operations such as tf.random.normal, unless they have their own seeds."""
 
     def seeds_here(op_seed: int | None) -> tuple[int | None, int | None]:
         seeds = get_seed(op_seed)
@@ -65,9 +65,9 @@ def _seeds_apart(get_seed: Any) -> Any:  # noqa: ANN401
 
 
 def _keys_apart(preprocess_key: Any) -> Any:  # noqa: ANN401
-    """Wrap the keys of tf.random.Generator, which separates them only if it was made within a scope.
+    """Wrap `_preprocess_key` of tf.random.Generator.
 
-    In optimizers it does so, too.
+    A generator made within a scope draws apart by itself, but would do so in optimizers too.
     """
 
     def key_here(self: Any, key: tf.Tensor) -> tf.Tensor:  # noqa: ANN401
@@ -84,7 +84,7 @@ def _keys_apart(preprocess_key: Any) -> Any:  # noqa: ANN401
 
 
 def _key_of(key: tf.Tensor, worker: int, algorithm: int) -> tf.Tensor:
-    """Return a generator's key on a worker."""
+    """Return a generator's key on a worker; rank 0 keeps it."""
     if worker == 0:
         return key
     counter = tf.constant([worker, 0], tf.uint64)
@@ -94,7 +94,7 @@ def _key_of(key: tf.Tensor, worker: int, algorithm: int) -> tf.Tensor:
 
 
 def _states_apart(next_seed: Any) -> Any:  # noqa: ANN401
-    """Wrap the states of Keras' SeedGenerator; one made within the scope draws equally, as under MirroredStrategy."""
+    """Wrap `next` of Keras' SeedGenerator; one made within the scope draws equally, as under MirroredStrategy."""
 
     def seed_here(self: keras.random.SeedGenerator, *args: Any, **kwargs: Any) -> tf.Tensor:  # noqa: ANN401
         seed, worker = next_seed(self, *args, **kwargs), _worker()

@@ -1,4 +1,4 @@
-"""The strategy's inner side: what `tf.distribute` and Keras call for variables, values, data and reductions."""
+"""Internal side of the strategy: variables, values, data and reductions for `tf.distribute` and Keras."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ from tf_strategy.sums.operations import CoarseCrossDeviceOps, Operations, as_ten
 
 
 class CoarseReplicaContext(tf.distribute.ReplicaContext):
-    """Context in which a replica runs ([Note: summed first] in tf_strategy.gradients)."""
+    """Context in which a replica runs; see [Note: summed first] in tf_strategy.gradients."""
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:  # noqa: ANN401
         """Return the sum or mean over all workers; gradients that an optimizer was given are sums already."""
@@ -34,27 +34,27 @@ class CoarseReplicaContext(tf.distribute.ReplicaContext):
 
 
 class UnsupportedMethods:
-    """Methods of MirroredStrategy from TensorFlow 1 that would work for this process alone: refused by name.
+    """Refusals of MirroredStrategy's TensorFlow 1 methods, which would act for this process alone.
 
-    It stands before MirroredExtended among an extended's bases.
+    This class stands before MirroredExtended among the bases of an extended.
     """
 
     def _make_dataset_iterator(self, dataset: Any) -> NoReturn:  # noqa: ANN401
-        """Refuse: every worker would get the same part of each batch."""
+        """Raise UnsupportedError: every worker would get the same part of each batch."""
         raise _refused("make_dataset_iterator", "strategy.experimental_distribute_dataset(dataset)")
 
     def _make_input_fn_iterator(self, input_fn: Any, replication_mode: Any = None) -> NoReturn:  # noqa: ANN401
-        """Refuse: every worker would be told that it is the only input pipeline."""
+        """Raise UnsupportedError: every worker would be told that it is the only input pipeline."""
         raise _refused("make_input_fn_iterator", "strategy.distribute_datasets_from_function(dataset_fn)")
 
     def _experimental_make_numpy_dataset(self, numpy_input: Any, session: Any) -> NoReturn:  # noqa: ANN401
-        """Refuse: it needs a session."""
+        """Raise UnsupportedError: the method needs a session."""
         raise _refused("experimental_make_numpy_dataset", "tf.data.Dataset.from_tensor_slices(arrays)")
 
     def _experimental_run_steps_on_iterator(
         self, fn: Any, iterator: Any, iterations: Any, initial_loop_values: Any = None  # noqa: ANN401
     ) -> NoReturn:
-        """Refuse: its results of the last step would be this worker's."""
+        """Raise UnsupportedError: the results of the last step would be this worker's alone."""
         raise _refused("experimental_run_steps_on_iterator", "a loop of strategy.run within a tf.function")
 
     def _configure(
@@ -64,12 +64,12 @@ class UnsupportedMethods:
         task_type: Any = None,  # noqa: ANN401
         task_id: Any = None,  # noqa: ANN401
     ) -> NoReturn:
-        """Refuse: workers would be looked for in a cluster of TensorFlow's."""
+        """Raise UnsupportedError: TensorFlow would look for workers in a cluster of its own."""
         raise _refused("configure", "mpirun or coarse run, which say who the workers are")
 
 
 class CoarseExtended(UnsupportedMethods, MirroredExtended):
-    """MirroredStrategy's variables with one replica in every process, and reductions over all processes."""
+    """MirroredStrategy's variables with one replica in each process, and reductions over all processes."""
 
     def __init__(self, container_strategy: tf.distribute.Strategy, device: str, operations: Operations) -> None:
         self._operations = operations
@@ -87,7 +87,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         return self._operations.num_workers
 
     def _in_multi_worker_mode(self) -> bool:
-        """Return False: ends of data are agreed on in tf_strategy.data.datasets, not by an empty batch."""
+        """Return False: workers agree on the end in tf_strategy.data.datasets, not by an empty batch."""
         return False
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
@@ -103,7 +103,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     @property
     def rank(self) -> int:
-        """Number of this worker."""
+        """Rank of this worker."""
         return self._operations.rank
 
     @property
@@ -126,7 +126,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         """Return the results of this process's replica.
 
-        It runs in this thread: the base class starts one, which can reduce in no branch or loop of a tf.function.
+        It runs in this thread: the base class starts one, which cannot reduce in a branch or loop of a tf.function.
         """
         context = CoarseReplicaContext(self._container_strategy(), self._operations.rank)
         with tf.device(self._devices[0]), context:
@@ -134,7 +134,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     @contextmanager
     def summed_gradients(self) -> Iterator[None]:
-        """Give a context in which an optimizer has sums over all workers as gradients, and its writes are equal."""
+        """Mark gradients as sums over all workers within the block, so that all that an optimizer writes is equal."""
         self.gradients_are_summed = True
         try:
             yield
@@ -163,9 +163,10 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: Any, **kwargs: Any  # noqa: ANN401
     ) -> Callable[[], tf.Tensor]:
-        """Return the function of the first value: rank 0's, for any value that this rank would have begun with.
+        """Return a function that returns the first value: rank 0's, even if this rank would begin with another.
 
-        A state with a row for each of the worker's rows is its own: workers may have unlike many.
+        A state with a row for each of the worker's rows stays the worker's own, since workers may differ in their
+        numbers of rows.
         """
         given, dtype, name = kwargs["initial_value"], kwargs.get("dtype"), kwargs.get("name")
         if makes_row_state():
@@ -179,14 +180,14 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     # --- reductions
 
     def sums_of_gradients(self, gradients: list[Any], exact: Sequence[int]) -> list[Any]:
-        """Return the sums over all workers of what one optimizer was given; `exact` numbers are none of gradients."""
+        """Return the sums over all workers of one optimizer's gradients; `exact` numbers are no gradients."""
         return self._cross_device_ops.sums_of_gradients(gradients, exact)
 
     def _use_merge_call(self) -> bool:
         return True
 
     def _get_cross_device_ops(self, value: Any) -> CoarseCrossDeviceOps:  # noqa: ANN401
-        """Return our operations: the base class leaves int32 and values on the host to the process itself."""
+        """Return this strategy's operations: the base class leaves int32 and host values to each process."""
         return self._cross_device_ops
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
@@ -198,13 +199,19 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         )
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
-        """Rank 0's tensor: TensorFlow comes here with what the first replica writes, and this rank's may not be it."""
+        """Return rank 0's tensor.
+
+        TensorFlow passes the value that the first replica writes, and this rank's may differ from it.
+        """
         if self.gradients_are_summed:
             return tensor  # equal on all ranks, as all is that an optimizer writes
         return self._cross_device_ops.broadcast(as_tensor(tensor, destinations), destinations)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
-        """Gather from all workers: the base class takes a value that no replica wraps, as ours are, for all."""
+        """Return the values of all workers.
+
+        The base class takes a value without a replica wrapper, as this strategy's are, for the values of all.
+        """
         return self._cross_device_ops._gather_implementation(as_tensor(value), destinations, axis, options)
 
     # --- data
@@ -236,7 +243,7 @@ def _refused(method: str, instead: str) -> UnsupportedError:
 
 
 def require_input_options(options: tf.distribute.InputOptions | None, *, splits: bool) -> None:
-    """Return if data can be given as the options ask; `splits` says that it is a dataset of global batches.
+    """Return if data can be given as the options ask; `splits` is true for a dataset of global batches.
 
     Raises:
         UnsupportedError: they ask for what one replica in each process, reading on its processor, does not have.

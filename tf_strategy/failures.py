@@ -1,4 +1,4 @@
-"""Typed errors on their way through TensorFlow, which passes on their text alone."""
+"""Typed errors on their way through TensorFlow, which passes on only their text."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,23 +15,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _failure: BaseException | None = None
-"""The first error of this process's synchronisation: nothing can be synchronised after it."""
+"""First error of this process's synchronisation. No synchronisation is possible after it."""
 
 
 def note(error: BaseException) -> None:
-    """Remember what went wrong in a synchronisation, with its type."""
+    """Remember the first error of a synchronisation, with its type."""
     global _failure
     _failure = _failure or error
 
 
 def require_none() -> None:
-    """Raise what went wrong before."""
+    """Raise the error of an earlier synchronisation, if there was one."""
     if _failure is not None:
         raise _failure
 
 
 def noted(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a synchronisation whose first error is remembered, and raised again by every later one."""
+    """Wrap a synchronisation so that its first error is kept, and raised again by every later one."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -46,9 +46,9 @@ def noted(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """Return the error behind one of TensorFlow's: exceptions lose their types in a `tf.function`.
+    """Return the error behind one of TensorFlow's, or None if coarse did not cause it.
 
-    Returns None where `error` has nothing to do with coarse.
+    Exceptions lose their types where a `tf.function` runs or is traced.
     """
     while not isinstance(error, CoarseError) and hasattr(error, "ag_error_metadata") and error.__context__ is not None:
         error = error.__context__  # AutoGraph has raised another, which tells of the user's code
@@ -60,7 +60,7 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 @contextmanager
 def typed() -> Iterator[None]:
-    """Give a context in which errors of coarse come with their own types, TensorFlow's as their cause."""
+    """Raise errors of coarse within the block with their own types, and TensorFlow's as their cause."""
     try:
         yield
     except Exception as error:
@@ -71,7 +71,7 @@ def typed() -> Iterator[None]:
 
 
 def with_typed_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the same function with typed errors (`typed`)."""
+    """Wrap a function so that its errors come with their own types; see `typed`."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,7 +82,7 @@ def with_typed_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def name_causes_at_the_end() -> None:
-    """Have an uncaught error of TensorFlow's reported as what is behind it."""
+    """Report an uncaught error of TensorFlow's as the error that caused it."""
     before = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:

@@ -1,4 +1,4 @@
-"""Gradients are summed over all workers before an optimizer looks at them.
+"""Sums of gradients over all workers, made before an optimizer looks at them.
 
 [Note: summed first] Keras' optimizers sum gradients over replicas at the very end: after each replica has clipped its
 own, has looked for overflows in its own and accumulated its own. So clipping differs from that of one process, and a
@@ -24,11 +24,11 @@ Apply = Callable[..., Any]
 _KINDS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _MARK = "sums_first"
 _warned: set[str] = set()
-"""Warnings that this process has given."""
+"""Subjects of which this process has warned."""
 
 
 def sum_before_optimizers() -> None:
-    """Have Keras' optimizers sum gradients first on a CoarseStrategy from now on; elsewhere nothing changes.
+    """Let Keras' optimizers sum gradients first on a CoarseStrategy from now on; others stay unchanged.
 
     `apply_gradients` sums too, for optimizers whose class has an `apply` of its own.
     """
@@ -63,7 +63,7 @@ def _pairs_summed_first(apply_gradients: Apply) -> Apply:
 
 
 def _with_sums(apply: Apply, optimizer: Any, grads: list[Any], variables: list[Any] | None) -> Any:  # noqa: ANN401
-    """Apply the sums, unless gradients are sums already, or `grads` on other strategies."""
+    """Call `apply` with the summed gradients, or with `grads` if they are sums or the strategy is another."""
     extended = tf.distribute.get_strategy().extended
     trained = trained_variables(optimizer) if variables is None else variables
     if not isinstance(extended, CoarseExtended) or tf.distribute.in_cross_replica_context():
@@ -80,7 +80,7 @@ def _with_sums(apply: Apply, optimizer: Any, grads: list[Any], variables: list[A
 
 
 def _summed(extended: CoarseExtended, optimizer: Any, grads: list[Any], variables: Sequence[Any]) -> list[Any]:  # noqa: ANN401
-    """Return the sums of gradients (None stays None), and with them rank 0's state of layers."""
+    """Return the sums of gradients (None stays None), and assign rank 0's layer states on the way."""
     context = tf.distribute.get_replica_context()
     present = [number for number, gradient in enumerate(grads) if gradient is not None]
     if not present:
@@ -99,7 +99,7 @@ def _summed(extended: CoarseExtended, optimizer: Any, grads: list[Any], variable
 
 
 def _require_not_ours(optimizer: Any, trained: Sequence[Any]) -> None:  # noqa: ANN401
-    """Refuse variables of the strategy that would be written without a sum (ConfigError)."""
+    """Raise ConfigError if variables of the strategy would be written without a sum."""
     ours = [is_strategy_variable(variable, CoarseExtended) for variable in [*trained, *optimizer.variables]]
     if not any(ours):
         return
@@ -116,7 +116,7 @@ def _require_not_ours(optimizer: Any, trained: Sequence[Any]) -> None:  # noqa: 
 
 
 def _warn_of_training_alone(optimizer: Any) -> None:  # noqa: ANN401
-    """Warn that a model that was not made for the strategy trains as if there were none."""
+    """Warn that a model not made for the strategy trains on each worker alone."""
     _warn_once(
         "alone",
         f"{optimizer.name} trains variables that were made outside strategy.scope(), which every worker trains for "
@@ -125,7 +125,7 @@ def _warn_of_training_alone(optimizer: Any) -> None:  # noqa: ANN401
 
 
 def _warn_of_strays(optimizer: Any) -> None:  # noqa: ANN401
-    """Warn that variables of layers made outside the scope, such as moving statistics, stay each worker's own."""
+    """Warn that state which layers made outside the scope write (moving statistics, say) stays each worker's own."""
     strays = sorted(one.name.removesuffix(":0") for one in strays_written() if one.dtype.is_floating)
     if strays:
         _warn_once(
@@ -136,7 +136,7 @@ def _warn_of_strays(optimizer: Any) -> None:  # noqa: ANN401
 
 
 def _warn_once(about: str, text: str) -> None:
-    """Say so once in this process, where it has other workers beside it."""
+    """Warn of a subject once in this process, if the job has several workers."""
     if about in _warned or not coarse.is_initialized() or coarse.size() == 1:
         return
     _warned.add(about)

@@ -20,14 +20,14 @@ from tf_strategy.strategy import CoarseStrategy
 
 
 class VariablesPart:
-    """Variables of Keras', of each this worker's own values."""
+    """Variables of Keras, each with this worker's own values."""
 
     def __init__(self, name: str, variables: Callable[[], Sequence[Any]], *, is_alike: bool = False) -> None:
-        """`is_alike`: those that the strategy mirrors have the same values on all workers after each step."""
+        """Name the part; `is_alike` if mirrored variables are equal on all workers after each step."""
         self._name, self._variables, self._is_alike = name, variables, is_alike
 
     def take(self) -> Taken:
-        """Take the values (Part.take)."""
+        """Return the state of the variables as it is now."""
         items = [
             Item(f"{self._name}/{path_of(each)}", values_of(own_variable(each)), self._is_alike and _is_mirrored(each))
             for each in self._variables()
@@ -35,19 +35,19 @@ class VariablesPart:
         return Taken([[item.name, *_kind_of(item.tensor)] for item in items], items)
 
     def wanted(self, tree: Plain) -> list[np.ndarray]:
-        """Return the arrays that a commit wants (Part.wanted)."""
+        """Return host arrays of the types and shapes in the kept tree."""
         items = self.take().items
         require_same_tensors([(item.name, _kind_of(item.tensor)) for item in items], tree)
         return [np.empty_like(item.tensor) for item in items]
 
     def put(self, tree: Plain, tensors: list[np.ndarray]) -> None:
-        """Put the values of a commit (Part.put)."""
+        """Assign the kept values to the variables."""
         for variable, values in zip(self._variables(), tensors, strict=True):
             own_variable(variable).assign(values)
 
 
 def path_of(variable: object) -> str:
-    """Return a variable's name for people, which says where it is in a model."""
+    """Return a variable's readable name, which says where it is in a model."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", variable))
 
 
@@ -64,7 +64,7 @@ def _kind_of(array: np.ndarray) -> list[Any]:
 
 
 def seen_by_all(callbacks: Sequence[keras.callbacks.Callback]) -> Plain:
-    """Return by place what callbacks have seen: those of Keras' that count, and others that have `state_dict()`."""
+    """Return the state of callbacks by place: Keras' that count, and others that have `state_dict()`."""
     found = {}
     for place, callback in enumerate(callbacks):
         seen = callback.state_dict() if _keeps_itself(callback) else seen_by(callback)
@@ -74,7 +74,7 @@ def seen_by_all(callbacks: Sequence[keras.callbacks.Callback]) -> Plain:
 
 
 def set_seen_by_all(callbacks: Sequence[keras.callbacks.Callback], kept: Plain) -> None:
-    """Have callbacks have seen what they had.
+    """Restore the state of callbacks.
 
     Raises:
         CheckpointError: they are others.
@@ -98,7 +98,7 @@ def _keeps_itself(callback: object) -> bool:
 
 
 def refuse_another_keeper(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Raise ConfigError if BackupAndRestore would have `fit` begin at an epoch of its own."""
+    """Raise ConfigError if BackupAndRestore would let `fit` begin at another epoch."""
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise ConfigError(
             "Resumable and BackupAndRestore both say with which epoch fit begins; leave BackupAndRestore out while "
@@ -110,7 +110,7 @@ def refuse_another_keeper(callbacks: Sequence[keras.callbacks.Callback]) -> None
 
 
 def generators() -> Plain:
-    """Return the states of the global generators: of random, numpy, TensorFlow and Keras."""
+    """Return the states of the process's shared generators: random, numpy, TensorFlow and Keras."""
     draws, stateful, seeds = eager_draws(), global_generator(), global_seeds()
     return {
         **host_generators(),
@@ -121,7 +121,7 @@ def generators() -> Plain:
 
 
 def set_generators(kept: Plain, strategy: CoarseStrategy) -> None:
-    """Put these generators where `generators` found them."""
+    """Restore the states that `generators` returned."""
     if kept["keras"] is not None:
         with strategy.scope():
             own_variable(make_global_seeds().state).assign(kept["keras"])
@@ -138,7 +138,7 @@ def set_generators(kept: Plain, strategy: CoarseStrategy) -> None:
 
 @cache
 def kernels() -> str:
-    """Return the name of TensorFlow's kernels here, on which bits depend beside the script."""
+    """Return the name of TensorFlow's kernels here, on which bits depend in addition to the script."""
     num_threads = tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0))
     has_onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1")
     devices = sorted({device.device_type for device in tf.config.list_logical_devices()})
@@ -149,7 +149,7 @@ def kernels() -> str:
 
 
 def _capability() -> str:
-    """Return the widest vectors that the processor has, as Linux says them."""
+    """Return the widest vectors that the processor has, as Linux reports them."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             flags = next((line.split() for line in file if line.startswith(("flags", "Features"))), [])

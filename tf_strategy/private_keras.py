@@ -1,4 +1,4 @@
-"""The one file that knows Keras' private names; tests pin each to the versions supported."""
+"""Private names of Keras, which only this file knows; tests pin each to the supported versions."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +18,11 @@ from tf_strategy.private_names import callers, frames, local_value
 
 Callbacks = keras.callbacks
 _ROW_STATE = "rnn_state"
-"""The name that keras.layers.RNN gives the variables of its states."""
+"""Name that keras.layers.RNN gives the variables of its states."""
 
 
 def keras_counts() -> tuple[int | None, int | None] | None:
-    """Return the batches that Keras takes a dataset for, and its steps_per_epoch, while it distributes it."""
+    """Return Keras' number of batches and its steps_per_epoch while it distributes a dataset, else None."""
     for name, owner in callers():
         if name == "__init__" and isinstance(owner, TFEpochIterator):
             return owner.data_adapter.num_batches, owner.steps_per_epoch
@@ -30,13 +30,13 @@ def keras_counts() -> tuple[int | None, int | None] | None:
 
 
 def keras_method() -> str | None:
-    """Return the method of Keras, fit, evaluate or predict, that has called, if any; of nested ones the inner."""
+    """Return which of Keras' fit, evaluate and predict is the innermost caller, or None."""
     found = (name for name, owner in callers() if isinstance(owner, TensorFlowTrainer))
     return next((name for name in found if name in ("fit", "evaluate", "predict")), None)
 
 
 def writes_by_design() -> bool:
-    """Return whether a variable is written by a layer of Keras, in forward, or is one of Keras' not trained now."""
+    """Return whether a Keras layer writes a variable in forward, or an untrained Keras variable writes itself."""
     return any(
         (name == "__call__" and isinstance(owner, keras.layers.Layer))
         or (isinstance(owner, keras.Variable) and not owner.trainable)
@@ -69,13 +69,13 @@ def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[object]:
 
 
 def is_keras_predict_step(function: object) -> bool:
-    """Return whether `model.predict` runs a function, whose rows it takes for those of all replicas."""
+    """Return whether `model.predict` runs this function, whose rows it takes for those of all replicas."""
     name = f"{TensorFlowTrainer.make_predict_function.__qualname__}.<locals>.one_step_on_data"
     return getattr(function, "__qualname__", None) == name
 
 
 def is_keras_logged_step(function: object) -> bool:
-    """Return whether Keras runs a function for its logs, in `fit` and `evaluate`, and on a batch."""
+    """Return whether Keras runs this function for its logs, in `fit` and `evaluate` and on a batch."""
     name = f"{TensorFlowTrainer._make_function.__qualname__}.<locals>.one_step_on_data"
     return any(
         frame.f_code.co_qualname == name and frame.f_locals["step_function"] is function for frame in frames()
@@ -83,7 +83,7 @@ def is_keras_logged_step(function: object) -> bool:
 
 
 def on_data_without_a_batch(refuse: Callable[[keras.Model], None]) -> None:
-    """Call `refuse` with the model where data end before Keras has had the first batch, with which it builds it."""
+    """Call `refuse` with the model if data end before the first batch, with which Keras builds the model."""
     build = TensorFlowTrainer._maybe_symbolic_build
 
     @functools.wraps(build)
@@ -98,10 +98,10 @@ def on_data_without_a_batch(refuse: Callable[[keras.Model], None]) -> None:
 
 
 def let_one_rank_save_within_a_scope() -> None:
-    """Have saving make no variables of a strategy, whose first values all ranks would have to ask for.
+    """Let saving make no variables of a strategy from now on: all ranks would have to ask for first values.
 
-    Keras makes an optimizer to see which attributes any has that need not be saved, and forgets them at once. So this
-    is done in a thread of its own, which is in no scope, and once for each type.
+    Keras makes an optimizer, and forgets it at once, to find attributes that need not be saved. So this happens once
+    for each type, in a thread that is in no scope.
     """
     found = saving_lib.get_attr_skipset
 
@@ -114,7 +114,7 @@ def let_one_rank_save_within_a_scope() -> None:
 
 
 class Fit(NamedTuple):
-    """A call of `fit`, seen from one of its callbacks."""
+    """Running call of `fit`, seen from one of its callbacks."""
 
     batches: TFEpochIterator
     callbacks: keras.callbacks.CallbackList
@@ -122,7 +122,7 @@ class Fit(NamedTuple):
 
 
 def fit_under_way() -> Fit:
-    """Return the call of `fit` within which this is called."""
+    """Return the running call of `fit`."""
     for frame in frames():
         if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("self"), TensorFlowTrainer):
             found = frame.f_locals
@@ -152,23 +152,23 @@ def draws_from_arrays(batches: TFEpochIterator) -> bool:
 
 
 def begin_at(model: keras.Model, epoch: int | None) -> None:
-    """Have `fit` begin with an epoch, or as it is told to."""
+    """Let `fit` begin with an epoch, or as its arguments say if `epoch` is None."""
     model._initial_epoch = epoch
 
 
 class PlaceInFit(NamedTuple):
-    """Place of `fit` within its data."""
+    """Position of `fit` within its data."""
 
     steps: int
-    """Steps of this epoch that were made."""
+    """Steps of this epoch that are done."""
     taken: int
-    """Batches that were taken from the iterator that is in use."""
+    """Batches taken from the iterator in use."""
     num_batches: int | None
-    """Batches of an epoch, once Keras knows them."""
+    """Batches of an epoch, or None before Keras knows them."""
 
 
 def num_batches_known(batches: TFEpochIterator) -> int | None:
-    """Return how many batches an epoch has, once Keras knows that."""
+    """Return the number of batches of an epoch, or None before Keras knows it."""
     found: int | None = batches._num_batches
     return found
 
@@ -179,12 +179,12 @@ def has_own_steps(batches: TFEpochIterator) -> bool:
 
 
 def pass_over(batches: TFEpochIterator, place: PlaceInFit, *, is_over: bool) -> None:
-    """Have the next epoch leave out the steps that were made, of data whose next iterator leaves out their batches.
+    """Let the next epoch skip the steps that are done; the next iterator skips their batches.
 
     Args:
-        batches: Keras' iterator over epochs.
-        place: the place of `fit`, to which steps were made.
-        is_over: the rest of the epoch is left out too.
+        batches: the iterator over epochs of the running `fit`.
+        place: the position that `fit` had reached, with the steps to skip.
+        is_over: True if the rest of the epoch is skipped, too.
     """
     enumerate_epoch = batches._enumerate_iterator
     batches._num_batches = place.num_batches
@@ -202,7 +202,7 @@ def pass_over(batches: TFEpochIterator, place: PlaceInFit, *, is_over: bool) -> 
 
 
 def traced_step(model: keras.Model) -> object | None:
-    """Return the tf.function that `fit` is about to call, traced for its data; None where it runs eagerly."""
+    """Return the tf.function that `fit` is about to call, traced for its data; None if it runs eagerly."""
     function = model.train_function
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     if model.run_eagerly or "multi_step_on_iterator" not in cells:
@@ -214,7 +214,7 @@ def traced_step(model: keras.Model) -> object | None:
 
 
 def give_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
-    """Have the epoch that ends next take these logs for its last step's, should it have made none."""
+    """Let the epoch that ends next report these logs if it has made no step."""
     logs_of = model._get_metrics_result_or_logs
 
     def found(own: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -230,47 +230,47 @@ _KEPT: dict[type, tuple[str, ...]] = {
     Callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
     Callbacks.History: ("epoch", "history"),
 }
-"""Attributes in which callbacks of Keras' have what they have seen."""
+"""Attributes in which Keras' callbacks keep their state."""
 
 
 def seen_by(callback: keras.callbacks.Callback) -> dict[str, Any] | None:
-    """Return what one of Keras' callbacks has seen so far; None for one that keeps nothing."""
+    """Return the state of one of Keras' callbacks, or None for one that has none."""
     names = next((names for kind, names in _KEPT.items() if isinstance(callback, kind)), None)
     return None if names is None else {name: getattr(callback, name) for name in names if hasattr(callback, name)}
 
 
 def set_seen(callback: keras.callbacks.Callback, seen: Mapping[str, Any]) -> None:
-    """Have one of Keras' callbacks have seen that."""
+    """Restore the state of one of Keras' callbacks."""
     for name, value in seen.items():
         setattr(callback, name, value)
 
 
 def global_seeds() -> keras.random.SeedGenerator | None:
-    """Return the generator from which Keras draws where no seed is given, if it has done so."""
+    """Return the generator from which Keras draws without a seed, or None before its first use."""
     found: keras.random.SeedGenerator | None = global_state.get_global_attribute("global_seed_generator")
     return found
 
 
 def make_global_seeds() -> keras.random.SeedGenerator:
-    """Return that generator, made if there is none."""
+    """Return the generator from which Keras draws without a seed; make it if there is none."""
     return global_seed_generator()
 
 
 def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:
-    """Return whether training would go on from a backup."""
+    """Return whether there is a backup from which training would go on."""
     return Path(callback._weights_path).exists()
 
 
 def path_to_save(
     callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Mapping[str, Any] | None
 ) -> str | None:
-    """Return the path at which a ModelCheckpoint would save now, or None; it notes what is best so far."""
+    """Return the path to which a ModelCheckpoint would save now, or None; update its best value so far."""
     path = str(callback._get_file_path(epoch, batch, logs))
     return path if callback._should_save_model(epoch, batch, logs, path) else None
 
 
 def set_summaries(callback: keras.callbacks.TensorBoard, *, written: bool) -> None:
-    """Have a TensorBoard write its files, or none."""
+    """Let a TensorBoard write its files, or none."""
     if not written:
         callback.embeddings_freq = 0
         callback._init_profile_batch(0)
@@ -278,7 +278,7 @@ def set_summaries(callback: keras.callbacks.TensorBoard, *, written: bool) -> No
 
 
 class _Unwritten:
-    """`tf.summary` whose files are none."""
+    """Stand-in for `tf.summary` that writes no files."""
 
     def create_file_writer(self, *_: object, **__: object) -> tf.summary.SummaryWriter:
         """Return a writer that writes nothing."""

@@ -1,8 +1,8 @@
-"""The one file that knows TensorFlow's private names (Keras' are in private_keras); tests pin each.
+"""Private names of TensorFlow, which only this file knows; tests pin each.
 
-What is public (`tf.distribute.Strategy`, `tf.distribute.CrossDeviceOps`, `tf.data`) is used as such elsewhere. A
-strategy that Keras accepts, with its own variables and its own reductions, can be had only by subclassing
-MirroredExtended.
+Keras' private names are in private_keras. Other files use only public names (`tf.distribute.Strategy`,
+`tf.distribute.CrossDeviceOps`, `tf.data`). A strategy that Keras accepts, with its own variables and its own
+reductions, must subclass MirroredExtended.
 """
 
 import sys
@@ -30,7 +30,7 @@ _READERS = {
     *("ArrayRecordDataset", "FixedLengthRecordDataset", "RecordIODataset"),
     *("SSTableDataset", "TextLineDataset", "TFRecordDataset"),
 }
-"""The operations, but for their versions, whose files TensorFlow shares out."""
+"""Operations, without their versions, whose files TensorFlow shares out."""
 
 _CALLS_OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _STATEFUL_DRAWS = {
@@ -80,7 +80,7 @@ __all__ = [
 
 
 def per_replica(value: object) -> object:
-    """Return one replica's nested values as PerReplica values."""
+    """Wrap one replica's nested values as PerReplica values."""
     return distribute_utils.regroup((value,), always_wrap=True)
 
 
@@ -90,7 +90,7 @@ def is_mirrored(value: object) -> bool:
 
 
 def has_replica_values(value: object) -> bool:
-    """Return whether a value stands for those of this process's replicas."""
+    """Return whether a value wraps the values of this process's replicas."""
     return isinstance(value, values.DistributedValues)
 
 
@@ -100,7 +100,7 @@ def local_value(value: object) -> object:
 
 
 def of_replica(nested: Any) -> Any:  # noqa: ANN401
-    """Return nested values as this process's one replica sees them; variables stay what they are."""
+    """Return nested values as this process's one replica sees them; variables stay unchanged."""
     return distribute_utils.select_replica(0, nested)
 
 
@@ -110,19 +110,19 @@ def regrouped(nested: Any) -> Any:  # noqa: ANN401
 
 
 def on_devices_of(value: object, destinations: object) -> object:
-    """Return a tensor copied to the devices of `destinations`."""
+    """Copy a tensor to the devices of `destinations`."""
     return cross_device_ops.simple_broadcast(value, destinations, always_mirrored=True)
 
 
 def is_strategy_variable(variable: object, extended: type) -> bool:
-    """Return whether a variable, Keras' or TensorFlow's, belongs to a strategy with this kind of inner side."""
+    """Return whether a variable of Keras or TensorFlow belongs to a strategy whose extended is of this type."""
     value = getattr(variable, "value", variable)
     value = variable if callable(value) else value  # a tf.Variable's is a method
     return isinstance(value, values.DistributedVariable) and isinstance(value.distribute_strategy.extended, extended)
 
 
 def on_replica_write(variable: object, note: Callable[[tf.Variable], None]) -> None:
-    """Call `note` with the local variable whenever a replica assigns one of the strategy's variables by itself."""
+    """Call `note` with the local variable whenever a replica alone assigns a variable of the strategy."""
     assert isinstance(variable, values.DistributedVariable)
     update = variable._update_replica
     (local,) = variable.values
@@ -141,7 +141,9 @@ def variables_of_traced_functions() -> list[tf.Variable]:
 
 
 def written_in_traced_functions(variables: Mapping[int, tf.Variable]) -> tuple[set[int], set[int]]:
-    """Return the variables, by number, that were assigned so far: around the innermost traced function, and within.
+    """Return the numbers of assigned variables: around the innermost function being traced, and within it.
+
+    Only variables assigned so far count.
 
     Assignments by functions that it calls count, also by those that were traced before.
     """
@@ -155,7 +157,7 @@ def written_in_traced_functions(variables: Mapping[int, tf.Variable]) -> tuple[s
 
 
 def _written_in(graph: FuncGraph, numbers: dict[int, int]) -> set[int]:
-    """Return the variables that a graph assigns; `numbers`, by id of a handle, gets the graph's own handles, too."""
+    """Return the numbers of the variables that a graph assigns; add its own handles of them to `numbers`."""
     captures = [(numbers[id(outer)], inner) for outer, inner in graph.captures if id(outer) in numbers]
     numbers.update((id(inner), number) for number, inner in captures)
     return {
@@ -166,7 +168,7 @@ def _written_in(graph: FuncGraph, numbers: dict[int, int]) -> set[int]:
 
 
 def strays_written() -> list[tf.Variable]:
-    """Return the variables of no strategy that the traced functions have assigned themselves so far."""
+    """Return variables of no strategy that traced functions have assigned so far, but not by calling others."""
     handles = [
         handle
         for graph in _graphs_being_traced()
@@ -178,7 +180,7 @@ def strays_written() -> list[tf.Variable]:
 
 
 def _graphs_being_traced() -> list[FuncGraph]:
-    """Return the graphs that are traced, the innermost first."""
+    """Return the graphs that are being traced, innermost first."""
     graph, found = tf.compat.v1.get_default_graph(), []
     while isinstance(graph, FuncGraph):
         found.append(graph)
@@ -187,12 +189,12 @@ def _graphs_being_traced() -> list[FuncGraph]:
 
 
 def value_context(replica: int, num_replicas: int) -> object:
-    """Return the argument of a function of `experimental_distribute_values_from_function`."""
+    """Return the context that a function of `experimental_distribute_values_from_function` receives."""
     return distribute_lib.ValueContext(replica, num_replicas)
 
 
 def initial_tensor(initial_value: object, dtype: tf.DType | None) -> tf.Tensor:
-    """Return a variable's initial value, given as a value, a function, or what a checkpoint holds."""
+    """Return a variable's initial value, given as a value, a function or a checkpoint's value."""
     if callable(initial_value):
         initial_value = initial_value()
     if isinstance(initial_value, CheckpointInitialValue):
@@ -215,19 +217,19 @@ def auto_sharded(
 
 
 class PartDataset(input_lib.DistributedDataset):
-    """A worker's own dataset; it counts its iterators, since a shuffled one gives each another order."""
+    """Dataset of one worker. It counts its iterators, since each of a shuffled dataset has another order."""
 
     source: tf.data.Dataset
     """The dataset as the script gave it."""
     behind: Callable[[int], tf.data.Dataset]
-    """Returns the worker's part behind so many batches."""
+    """Function that returns the worker's part behind so many batches."""
     num_iterators = 0
-    """Iterators that were made, outside of tf.functions."""
+    """Iterators made so far outside of tf.functions."""
     _num_skipped = 0
     _cloned_datasets: list[tf.data.Dataset]
 
     def go_on(self, iterator: int, num_skipped: int) -> None:
-        """Have the next iterator be the one of a number from 1, behind so many of its batches."""
+        """Let the next iterator be the one numbered `iterator`, from 1, behind `num_skipped` of its batches."""
         while self.num_iterators < iterator - 1:
             iter(self)
         self._num_skipped = num_skipped
@@ -255,9 +257,9 @@ def distributed(
     strategy: tf.distribute.Strategy,
     num_batches: int,
 ) -> PartDataset:
-    """Return a worker's own part of a dataset as a DistributedDataset of this cardinality.
+    """Return a worker's part as a DistributedDataset of this cardinality that fetches nothing ahead.
 
-    Its iterators fetch nothing ahead; `behind` returns the part behind so many batches.
+    The function `behind` returns the part behind so many batches.
     """
     part = behind(0)
     options = tf.distribute.InputOptions(
@@ -278,7 +280,7 @@ def distributed(
 
 
 def why_not_repeated(dataset: tf.data.Dataset) -> str | None:
-    """Return why an iterator that is made anew may not give the same elements in the same order; None if it does."""
+    """Return why a new iterator may not repeat the same elements in the same order; None if it does."""
     types = _operation_types(dataset)
     if "GeneratorDataset" in types:
         return "its elements come from a generator of Python's, and nothing tells where that was"
@@ -297,7 +299,7 @@ def why_not_repeated(dataset: tf.data.Dataset) -> str | None:
 
 
 def stateful_draws(types: set[str]) -> list[str]:
-    """Return which types of operations draw numbers from a state that no checkpoint has, in order of their names."""
+    """Return, sorted, the operation types that draw from a state which no checkpoint has."""
     return sorted(types & _STATEFUL_DRAWS)
 
 
@@ -308,24 +310,27 @@ def operation_types_of(function: Any) -> set[str]:  # noqa: ANN401
 
 
 def eager_draws() -> Any | None:  # noqa: ANN401
-    """Return the random.Random that seeds operations which run at once; None where no global seed was set."""
+    """Return the random.Random that seeds eager operations; None if no global seed was set."""
     return getattr(context.context(), "_rng", None)
 
 
 def global_generator() -> Generator | None:
-    """Return tf.random's global generator, if anybody has asked for it."""
+    """Return tf.random's global generator, or None before its first use."""
     found: Generator | None = stateful_random_ops.global_generator
     return found
 
 
 def draws_of(dataset: tf.data.Dataset) -> tuple[list[tuple[int, int]], bool]:
-    """Return the seeds of shuffles and draws in a dataset, and whether elements come from a generator of Python's."""
+    """Return the seeds of operations that draw in a dataset, and whether a Python generator feeds it."""
     seeds = [(int(one._seed), int(one._seed2)) for one in _all_within(dataset) if hasattr(one, "_seed2")]
     return seeds, "GeneratorDataset" in _operation_types(dataset)
 
 
 def has_lent_memory(dataset: tf.data.Dataset) -> bool:
-    """Return whether elements may lie in memory of numpy's: of `tf.numpy_function`, or of unknown origin."""
+    """Return whether elements may lie in memory of numpy.
+
+    This is so if `tf.numpy_function` returns them, or nothing is known of the dataset.
+    """
     is_known = not any(isinstance(one, dataset_ops._VariantDataset) for one in _all_within(dataset))
     return not is_known or not _operation_types(dataset).isdisjoint({"PyFunc", "PyFuncStateless"})
 
@@ -339,7 +344,7 @@ def may_read_files(dataset: tf.data.Dataset) -> bool:
 
 
 def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Return a dataset and those of which it is made."""
+    """Return a dataset and all datasets of which it is made."""
     found, ahead = {}, [dataset]
     while ahead:
         one = ahead.pop()
@@ -349,7 +354,7 @@ def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
 
 
 def _operation_types(dataset: tf.data.Dataset) -> set[str]:
-    """Return the types of all operations in the functions of a dataset, and in those that these call."""
+    """Return the types of all operations in a dataset's functions and in those that these call."""
     return _types_within([function.function.graph for one in _all_within(dataset) for function in one._functions()])
 
 
@@ -359,12 +364,12 @@ def _types_within(graphs: list[FuncGraph]) -> set[str]:
 
 
 def innermost_function() -> object | None:
-    """Return the tf.function that is being traced, if there is one; of several the one within the others."""
+    """Return the innermost tf.function that is being traced, or None."""
     return next(_functions_being_traced(), None)
 
 
 def jit_compiled_function() -> str | None:
-    """Return the name of the function with `jit_compile=True` that is being traced, if there is one."""
+    """Return the name of the function with `jit_compile=True` that is being traced, or None."""
     for function in _functions_being_traced():
         if function._jit_compile:
             return str(getattr(function.python_function, "__name__", function))
@@ -378,13 +383,13 @@ def _functions_being_traced() -> Iterator[Function]:
 
 
 def callers() -> Iterator[tuple[str, object]]:
-    """Yield the methods that are being called, innermost first: their names and objects."""
+    """Yield the name and object of each method that is being called, innermost first."""
     for frame in frames():
         yield frame.f_code.co_name, frame.f_locals.get("self")
 
 
 def frames() -> Iterator[FrameType]:
-    """Yield the frames of the present calls, innermost first."""
+    """Yield the frames of the current calls, innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         yield frame

@@ -1,4 +1,4 @@
-"""Resumable: a callback by which a job that is started again goes on with `fit` where it was, with the same bits.
+"""Callback that continues `fit` after a restart where it stopped, with the same bits.
 
     model.fit(batches, epochs=10, callbacks=[..., Resumable()])          # coarse run --restarts 10 train.py
 
@@ -43,19 +43,19 @@ _FRAMEWORK = Framework(
 
 
 _in_use: weakref.WeakSet[CoarseStrategy] = weakref.WeakSet()
-"""Strategies of which a `fit` is committed."""
+"""Strategies with a `fit` that is committed."""
 
 
 class Resumable(keras.callbacks.Callback):
-    """Callback that keeps training (see the module); one for one call of `fit`, on all workers.
+    """Callback that commits one call of `fit`, on all workers, and continues it after a restart.
 
-    Kept are the model's variables with the states of Keras' seed generators, the optimizer's, the metrics', what
-    EarlyStopping, ReduceLROnPlateau, ModelCheckpoint and History have seen, what callbacks with `state_dict()` and
-    `load_state_dict()` return, the place in `fit`, and the generators of random, numpy, TensorFlow and Keras. What
-    stands before `fit` in the script is done again.
+    A commit has the variables of the model (with the states of Keras' seed generators), the optimizer and the metrics.
+    It also has the state of EarlyStopping, ReduceLROnPlateau, ModelCheckpoint and History, the state of callbacks with
+    `state_dict()` and `load_state_dict()`, the position in `fit`, and the generators of random, numpy, TensorFlow and
+    Keras. The script's code before `fit` runs again.
 
     Args:
-        every: commit at each k-th batch's end (of steps_per_execution batches); how often changes no bits.
+        every: commit at each k-th batch's end (of steps_per_execution batches); the interval changes no bits.
         other_kernels: go on although TensorFlow, Keras, their threads or the processor are others than those of the
             commit, so that bits may differ.
     """
@@ -69,20 +69,20 @@ class Resumable(keras.callbacks.Callback):
         self._calls = 0
         self._epoch = self._begin = self._taken = self._iterator = 0
         self._steps = 0
-        """Steps of this epoch that were made."""
+        """Steps of this epoch that are done."""
         self._logs: Mapping[str, Any] = {}
         self._back: dict[str, Any] | None = None
-        """Place of `fit` at the commit that is gone on from, until it is there again."""
+        """Position of `fit` at the restored commit, until `fit` has reached it again."""
         self._again: list[Callable[[], None]] = []
-        """Puts the kept state back once more."""
+        """Functions that restore the kept state once more."""
         self._validations: int | None = None
-        """Iterators over data of validation that were made before the commit, until as many are made again."""
+        """Validation iterators made before the commit; None once as many are made again."""
         self._is_inspected = False
 
     # --- Keras' hooks
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Go on from what was committed.
+        """Continue from the last commit.
 
         Raises:
             ConfigError: a second `fit`; a model of another strategy; settings, data or operations by which two runs
@@ -127,7 +127,7 @@ class Resumable(keras.callbacks.Callback):
             self._again.clear()
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Count epochs."""
+        """Note the epoch."""
         self._epoch, self._steps = epoch, 0
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -144,7 +144,7 @@ class Resumable(keras.callbacks.Callback):
         self._logs = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Have data of validation go on, too."""
+        """Let validation data continue, too."""
         data = private_keras.validation_data_of(self.model)
         if self._validations is not None and isinstance(data, PartDataset):
             made_here = data.num_iterators  # Keras reads a batch to build the model by, here as in each evaluation
@@ -154,7 +154,7 @@ class Resumable(keras.callbacks.Callback):
     # --- commits
 
     def _watch_callbacks(self) -> None:
-        """Have commits come behind all callbacks of a batch, and restored states behind all of an epoch's begin."""
+        """Commit after all callbacks of a batch, and restore states after all callbacks of an epoch's begin."""
         callbacks = self._fit.callbacks
         begin_epoch, end_batch = callbacks.on_epoch_begin, callbacks.on_train_batch_end
 
@@ -223,7 +223,7 @@ class Resumable(keras.callbacks.Callback):
         set_generators(kept["generators"], strategy)
 
     def _go_on(self, back: dict[str, Any]) -> None:
-        """Have `fit` begin with the epoch of the commit, behind its steps."""
+        """Let `fit` begin with the epoch of the commit, behind its steps."""
         model, batches = self.model, self._fit.batches
         private_keras.begin_at(model, back["epoch"])
         self._data.go_on(back["iterator"], back["taken"])
@@ -233,7 +233,7 @@ class Resumable(keras.callbacks.Callback):
         private_keras.pass_over(batches, place, is_over=back["is_over"])
 
     def _arrive(self, back: dict[str, Any]) -> None:
-        """Be as at the commit, behind what callbacks and `fit` have done where an epoch begins."""
+        """Restore the commit's state again, after callbacks and `fit` have begun the epoch."""
         for put in self._again:
             put()
         self._again.clear()
@@ -246,7 +246,7 @@ class Resumable(keras.callbacks.Callback):
     # --- refusals
 
     def _require_repeatable_data(self, strategy: CoarseStrategy) -> None:
-        """Raise ConfigError if data do not come again; see [Note: data again]."""
+        """Raise ConfigError if data do not repeat; see [Note: data again]."""
         batches, data = self._fit.batches, private_keras.data_of(self._fit.batches)
         if not isinstance(data, PartDataset):
             raise ConfigError(
@@ -270,7 +270,7 @@ class Resumable(keras.callbacks.Callback):
             )
 
     def _inspect_step(self) -> None:
-        """Refuse a step of training that draws from a state that cannot be kept (ConfigError), before the first one."""
+        """Raise ConfigError before the first step if training draws from a state that cannot be kept."""
         if self._is_inspected:
             return
         self._is_inspected = True
@@ -283,14 +283,14 @@ class Resumable(keras.callbacks.Callback):
 
 
 class _TwicePut:
-    """A part that is put back at once, and again where the epoch begins."""
+    """Part that is restored at once, and again where the epoch begins."""
 
     def __init__(self, part: Part, again: list[Callable[[], None]]) -> None:
         self.take, self.wanted = part.take, part.wanted
         self._part, self._again = part, again
 
     def put(self, tree: Plain, tensors: list[Any]) -> None:
-        """Put the values of a commit (Part.put)."""
+        """Restore the part now, and once more where the epoch begins."""
         self._part.put(tree, tensors)
         self._again.append(lambda: self._part.put(tree, tensors))
 
@@ -302,7 +302,7 @@ def _others(model: keras.Model) -> list[Any]:
 
 
 def _gathering(strategy: CoarseStrategy) -> Any:  # noqa: ANN401
-    """Return what gathers values that JSON can hold from all workers."""
+    """Return a function that gathers values which JSON can hold from all workers."""
 
     def gather(value: Plain, name: str) -> list[Plain]:
         return [json.loads(blob) for blob in strategy.gather_bytes(json.dumps(value).encode())]

@@ -1,4 +1,4 @@
-"""CoarseStrategy, which stands where a script says `tf.distribute.MirroredStrategy()`."""
+"""CoarseStrategy, which takes the place of `tf.distribute.MirroredStrategy()` in a script."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -82,17 +82,15 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @property
     def dual_sync(self) -> "DualSync | None":
-        """Measurements and decisions of the first steps (COARSE III-F); None until then.
+        """Measurements and decision of the first steps (COARSE III-F) for the largest sum; None until then.
 
-        With several sums they are of the largest.
-
-        See DistributedOptimizer.dual_sync.
+        The fields are those of DistributedOptimizer.dual_sync.
         """
         return self._rounds.dual_sync
 
     @contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
-        """Give a context in which variables are made for this strategy, and errors have their own types."""
+        """Make variables for this strategy within the block, and raise synchronisation errors with their types."""
         with failures.typed(), super().scope():
             yield self
 
@@ -102,7 +100,7 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @contextmanager
     def transfers_recorded(self) -> Iterator[Recorder]:
-        """Give a context in which every bucket's push and take is recorded, which costs some microseconds each."""
+        """Record every bucket's push and take within the block, at a cost of some microseconds each."""
         self._rounds.recorder = recorder = Recorder()
         try:
             yield recorder
@@ -111,10 +109,7 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @failures.with_typed_errors
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Run a function on this replica (tf.distribute.Strategy.run).
-
-        In Keras' own loops every rank has the rows of all, or the means of logs.
-        """
+        """Run a function on every replica; Keras' own loops get all ranks' rows, or the means of logs."""
         outputs = super().run(fn, *args, **kwargs)
         if is_keras_predict_step(fn):
             return rows_of_all(self._operations, outputs)
@@ -138,6 +133,6 @@ def _require_alone() -> None:
 
 
 def _device() -> str:
-    """Return this worker's GPU, by its number on the node, else its processor."""
+    """Return the name of this worker's GPU, by its number on the node, else of its processor."""
     gpus = tf.config.list_logical_devices("GPU")
     return gpus[coarse.local_rank() % len(gpus)].name if gpus else "CPU:0"

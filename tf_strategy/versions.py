@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""The versions of TensorFlow and Keras, and Keras' backend, that the strategy works with; others are refused by name.
+"""Supported versions of TensorFlow and Keras, and of Keras' backend; others are refused by name.
 
-What it overrides of TensorFlow is private, as is some of what it asks Keras: a version that calls it otherwise could
-train without synchronising.
+The strategy overrides private methods of TensorFlow and calls some of Keras': a version that calls them differently
+could train without synchronising.
 """
 
 import re
@@ -12,7 +12,7 @@ from coarse.errors import ConfigError, UnsupportedVersionError
 OLDEST_TENSORFLOW = (2, 18)
 NEWEST_TENSORFLOW = (2, 21)
 OLDEST_KERAS = (3, 10)
-"""The first whose metrics keep their sums on each replica until they are read, and are reduced only then."""
+"""First Keras whose metrics keep their sums on each replica until they are read, and are reduced only then."""
 NEWEST_KERAS = (3, 15)
 LEGACY_VALUES = ("1", "true", "True")
 """Values of TF_USE_LEGACY_KERAS for which TensorFlow takes `tf.keras` from the package tf_keras, which is Keras 2."""

@@ -1,1 +1,1 @@
-"""The command line: one file per command, and the app that knows them all."""
+"""Command line: one file per command, and the app that knows all commands."""

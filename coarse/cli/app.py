@@ -1,4 +1,4 @@
-"""The app of the command line: every command's name and help line; its file is imported when it is called."""
+"""App of the command line: names and help lines of all commands; a command's file is imported on its call."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ HELP_LINES = {
     "sweep": "Simulate a training job at many points: rows, a picture, and where one mode becomes faster than another.",
     "validate": "Simulate what five papers, and two of pools, claim: paper, ours, verdict.",
 }
-"""Help lines in the order of `coarse --help`; each is the first line of the command's own help."""
+"""First line of each command's own help text, in the order of `coarse --help`."""
 FIRST_HOUR = """\
 coarse: data-parallel training over memory devices. Six commands of a first hour, with times on two cores:
 
@@ -40,14 +40,17 @@ coarse --help lists all commands, and coarse COMMAND --help its options."""
 _COMPLETION = "_COARSE_COMPLETE"
 """Variable by which a shell asks for completions."""
 MODULES = {name: f"coarse.cli.{name}" for name in HELP_LINES} | {"report": "coarse.cli.report.command"}
-"""Module of each command; report/ has also what predictions write."""
+"""Module of each command; report/ also has code that predictions use to write files."""
 
 
 class ImportedWhenCalled(TyperCommand):
-    """A command of which the name and the help line are known; the rest is in its module."""
+    """Command known by its name and help line; its module has the rest."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401
-        """Return the command's own context of its arguments; this is the first request to a command."""
+        """Import the command's module and return the context that the command makes of its arguments.
+
+        This method is the first that is called on a command.
+        """
         from coarse.cli.wrong_input import missing_packages_end_with_2
 
         with missing_packages_end_with_2():
@@ -64,7 +67,7 @@ app = TyperGroup(
 
 
 def main() -> None:
-    """Run the command line; ends the process."""
+    """Run the command line and end the process."""
     if sys.argv[1:] == ["--version"]:
         print(f"{NAME} {VERSION}")
         return

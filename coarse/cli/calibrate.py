@@ -1,4 +1,4 @@
-"""`coarse calibrate`: measures a memory device and saves what predictions need of it as a machine file."""
+"""`coarse calibrate`: measurements of a memory device, saved as a machine file for predictions."""
 
 import os
 import re
@@ -43,7 +43,7 @@ DEFAULT_SECONDS = 20.0
 _LEAST_SECONDS, _MOST_SECONDS = 1.0, 3600.0
 _MOST_REPEATS = 1000
 _SPARE_BYTES = 256 * MIB
-"""Bytes of the machine's memory that stay for the processes that measure."""
+"""Bytes of the machine's memory for the processes that measure."""
 app = typer.Typer(add_completion=False)
 
 
@@ -94,7 +94,7 @@ def calibrate(
 
 
 def _place(device: str | None, numa: int | None, file: Path | None) -> DaxDevice | ExistingFile | NumaNode:
-    """Return the place that is to be measured."""
+    """Return the device, file or NUMA node to measure."""
     if sum(one is not None for one in (device, numa, file)) != 1:
         raise ConfigError("name one memory device: /dev/daxX.Y, --numa NODE or --file PATH", key="device")
     if device is not None:
@@ -110,7 +110,7 @@ def _place(device: str | None, numa: int | None, file: Path | None) -> DaxDevice
 def _checked(
     processes: int | None, repeats: int, seconds: float, size_mib: int | None, save: Path | None
 ) -> int:
-    """Return the most processes; ConfigError for an option that cannot be."""
+    """Return the largest number of processes; raise ConfigError for an option out of its range."""
     num_cores = len(os.sched_getaffinity(0))
     wanted = num_cores if processes is None else processes
     if not 1 <= wanted <= num_cores:
@@ -138,7 +138,7 @@ def _subject(
     seconds: float,
     opened: ExitStack,
 ) -> Subject:
-    """Return the device, open and locked, and how it is measured; errors name it."""
+    """Return the device, open and locked, with the settings of its measurement; errors name it."""
     cache_bytes = last_level_bytes()
     wanted_bytes = None if size_mib is None else size_mib * MIB
     try:

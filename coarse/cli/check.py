@@ -1,4 +1,4 @@
-"""`coarse check`: the configuration that a job would read, and what it would find on this machine."""
+"""`coarse check`: the configuration that a job would read, and the environment that it would find here."""
 
 import os
 import platform
@@ -70,7 +70,7 @@ def check(
 
 
 def _check_strategy(mode: str, options: Sequence[str]) -> None:
-    """Print a line for each check; end with status 1 if something is wrong."""
+    """Print a line for each check; exit with status 1 after a failed one."""
     from coarse.cli.check_strategy import findings  # the simulator takes time to import
 
     require_mode(mode)
@@ -91,7 +91,7 @@ def _settings(settings: Config) -> dict[str, str]:
 
 
 def _plain_tensors(lend_from_bytes: int) -> str:
-    """Return text on the way of tensors that are no device's memory to the devices here."""
+    """Return how tensors outside of device memory reach the devices here."""
     if not lend_from_bytes:
         return "copied to devices and back (lend_from_bytes = 0)"
     if why := why_not_here():
@@ -101,7 +101,10 @@ def _plain_tensors(lend_from_bytes: int) -> str:
 
 
 def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | None) -> dict[str, str]:
-    """Return by rank this machine's account of each `memory` that the partition table names for a node, or for all."""
+    """Return by rank how this machine opens each `memory` that the partition table names.
+
+    A given `node` limits this to that node's ranks.
+    """
     nodes = sorted({place.node for place in partition.places})
     if node is not None and node not in nodes:
         raise ConfigError(f"--node {node} is no node of the partition table, which has {', '.join(nodes)}")
@@ -122,7 +125,7 @@ def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | N
 
 
 def _environment(mpirun: str) -> dict[str, str]:
-    """Return the environment that a job will find here, by name."""
+    """Return the environment of a job here, by name."""
     missing = missing_defaults(parameter_files(mpirun), os.environ)
     lacking = "".join(f"\nexport {name}={value}" for name, value in missing.items())
     return {
@@ -146,7 +149,7 @@ def _group_said() -> str:
 
 
 def _processor() -> str:
-    """Return the processor's kind; ConfigError if no job can run on it."""
+    """Return the processor's kind; raise ConfigError if no job can run on it."""
     try:
         require_processor()
     except UnsupportedError as refused:
@@ -155,7 +158,7 @@ def _processor() -> str:
 
 
 def _gpus() -> str:
-    """Return the GPUs here, a line each with those of the others that it reaches, or why there are none."""
+    """Return a line for each GPU with the GPUs that it reaches, or the reason why there are none."""
     try:
         infos, reaches = gpus().infos(), gpus().can_access
         lines = []
@@ -169,7 +172,7 @@ def _gpus() -> str:
 
 
 def _mpi_library() -> str:
-    """Return the MPI library without starting it; ConfigError if `coarse run` can start no ranks of it."""
+    """Return the MPI library without starting MPI; raise ConfigError if `coarse run` cannot start its ranks."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -180,7 +183,7 @@ def _mpi_library() -> str:
 
 
 def _table(title: str, rows: dict[str, str]) -> Table:
-    """Return the names and values, side by side."""
+    """Return a table of names and values, side by side."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""`coarse check --strategy`: what is wrong with a strategy, before any rank starts."""
+"""`coarse check --strategy`: faults of a strategy, found before any rank starts."""
 
 import json
 import os
@@ -31,19 +31,19 @@ from coarse.strategy.strategy import Strategy, require_lag, require_round_of
 
 _MACHINE, _MODEL, _BATCH = "aws-p3", "resnet50", 64
 _CLUSTERS = ((4, 1), (8, 2))
-"""Workers, and nodes, of jobs that are simulated."""
+"""Workers and nodes of the simulated jobs."""
 _SHARDED_MACHINE, _SHARDED_MODEL, _SHARDED_BATCH, _SHARDED_GPUS = "fcdp-a40-10gbe", "gpt-10b", 8, 8
 _ROUNDS, _BUCKETS = 1_000, 4
 _PROCESS_LAYOUTS = 300
-"""So many layouts two processes plan each."""
+"""Layouts that each of two processes plans."""
 
 
 Checks = tuple[tuple[str, Callable[[], str]], ...]
-"""(What is held, what says how it came out), in order."""
+"""Checks in order: (claim, function that returns the text of its result)."""
 
 
 class Finding(NamedTuple):
-    """One check: what was held, and what came of it."""
+    """Result of one check: its claim and its text."""
 
     what: str
     said: str
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
 
 def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield every check of a strategy, in order; none after one that shows what is wrong.
+    """Yield the findings of a strategy's checks, in order; the first failed one is the last.
 
     Raises:
         ConfigError: no such class, or options that it does not take.
@@ -126,7 +126,7 @@ def _checks_of_strategy(mode: str, options: Mapping[str, object]) -> Checks:
 
 
 def _rounds(strategy: Strategy) -> str:
-    """Check that rounds repeat, since predictions take the mean over a period."""
+    """Return a text on whether rounds repeat; predictions take their mean over such a period."""
     if type(strategy).round is Strategy.round:
         return "every round is as decided"
     period, decided = strategy.period, first_to_devices(_BUCKETS, _BUCKETS)
@@ -147,7 +147,7 @@ def _rounds(strategy: Strategy) -> str:
 
 
 def _wires(make: Callable[[], Strategy]) -> str:
-    """Measure a wire on a bucket here, and say by how much sums are late."""
+    """Measure a wire on a bucket here, and return a text with the lag of its sums."""
     lag = require_lag(make())
     late = f"sums come {lag} rounds late" if lag else "sums come in their round"
     found = require_wires(make)
@@ -161,7 +161,7 @@ def _wires(make: Callable[[], Strategy]) -> str:
 
 
 def _by_processes(mode: str, options: Mapping[str, object]) -> str:
-    """Check the plans of two processes with unlike hashes, so that sets have other orders."""
+    """Compare the plans of two processes with different random hashes, under which sets have other orders."""
     program = (sys.executable, "-m", "coarse.simulation.checks.plans", mode, json.dumps(options))
     digests = []
     for seed in ("1", "2"):

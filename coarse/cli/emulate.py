@@ -1,4 +1,4 @@
-"""`coarse emulate`: real processes and real bytes over the links of a machine that is not here."""
+"""`coarse emulate`: real processes and real bytes over the emulated links of another machine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,7 +79,7 @@ def _show(console: Console, order: EmulationOrder, rows: Sequence[tuple[str, ...
 def _decided(
     console: Console, tasks: Tasks, order: EmulationOrder, modes: str | None, options: Sequence[str]
 ) -> list[EmulationOrder]:
-    """Return the order in each mode that is possible: all are decided before any of them runs."""
+    """Return the order in each possible mode; all are decided before any of them runs."""
     require_classes(options, (modes or "").split(","))
 
     def in_mode(mode: str) -> EmulationOrder:

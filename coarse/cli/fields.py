@@ -10,7 +10,7 @@ import typer
 from coarse.protocol.fields import Option, options_of
 
 Asked = Mapping[str, Any]
-"""Fields of a dataclass that a command line states; the others have their defaults."""
+"""Fields of a dataclass that a command line states. The others have their defaults."""
 
 
 def with_options(
@@ -23,19 +23,19 @@ def with_options(
     are_last: bool = False,
     into: str = "asked",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each field of a dataclass that says something.
+    """Give a command an option for each field of a dataclass that has a `says`.
 
-    The command has a parameter, by default `asked`, in place of them, by the names of the fields; an option that may be
-    left out and was is not in it.
+    The command has one parameter, by default `asked`, in place of these options: a mapping by the names of the fields.
+    An option that the command line leaves out is not in it if it has no default.
 
     Args:
         kind: The dataclass.
         without: Keys of options that the command does not have.
         optional: Keys that have no default here.
-        defaults: By key, instead of the dataclass's.
-        helps: By key, instead of what the dataclass says.
-        are_last: Show them after the command's own options.
-        into: The command's parameter that has them; a command may have several such.
+        defaults: Defaults by key, in place of the dataclass's.
+        helps: Help texts by key, in place of the dataclass's.
+        are_last: True to show the options after the command's own.
+        into: Name of the parameter that receives the options; a command may have several such parameters.
     """
     options = [each for each in options_of(kind).values() if each.says is not None and each.key not in without]
     options.sort(key=lambda option: option.key not in ("machine", "model"))
@@ -60,7 +60,7 @@ def with_options(
 def _with_context(
     signature: inspect.Signature, into: str
 ) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
-    """Return the context of a command, if it has one, and its own options; all are given by name."""
+    """Return a command's context, if it has one, and its own options; all are given by name."""
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in signature.parameters.items()

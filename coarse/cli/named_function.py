@@ -1,4 +1,4 @@
-"""A user's own function that an option names, as MODULE:FUNCTION or FILE.py:FUNCTION."""
+"""Function of a user's own that an option names, as MODULE:FUNCTION or FILE.py:FUNCTION."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from coarse.strategy.named import module_named
 
 
 def function_named(text: str, option: str) -> Callable[[], object]:
-    """Return the function that an option's text names; its module is imported from the working folder, too.
+    """Return the function that an option's text names; modules of the working folder are found, too.
 
     Raises:
         ConfigError: a text of another form, or a module or function that cannot be found; it names both.

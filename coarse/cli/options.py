@@ -41,7 +41,7 @@ def stated_keys(context: typer.Context) -> set[str]:
 
 
 def one_of(key: str, value: str, choices: type[Choice]) -> Choice:
-    """Return the member of an enumeration that an option names."""
+    """Return the member of an enumeration that an option names, or raise ConfigError."""
     try:
         return choices(value)
     except ValueError:
@@ -50,7 +50,7 @@ def one_of(key: str, value: str, choices: type[Choice]) -> Choice:
 
 
 def require_seed(*, has_seed: bool, has_jitter: bool) -> None:
-    """Refuse a seed where nothing is drawn."""
+    """Raise ConfigError for a seed without jitter, which alone draws numbers."""
     if has_seed and not has_jitter:
         raise ConfigError("--seed means nothing without --jitter; leave it out, or write --jitter 0.1", key="seed")
 
@@ -58,7 +58,7 @@ def require_seed(*, has_seed: bool, has_jitter: bool) -> None:
 def of_possible_modes(
     modes: Iterable[M], of_mode: Callable[[M], T], *, must_have: bool, on_left_out: Callable[[str], None]
 ) -> list[T]:
-    """Return the value of `of_mode` for each possible mode, in order; `on_left_out` gets a line on each other.
+    """Return what `of_mode` returns for each possible mode, in order; tell `on_left_out` of each other.
 
     Raises:
         ConfigError, CapacityError: why a mode is impossible, where they `must_have` been possible or none is.

@@ -1,4 +1,4 @@
-"""Options of commands that name strategies of users."""
+"""Texts and the option for a user's own strategies, which several commands have."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`coarse predict`: what a training job would take on a machine that is stated, mode by mode."""
+"""`coarse predict`: the times of a training job on a stated machine, mode by mode."""
 
 import shlex
 import sys
@@ -57,7 +57,7 @@ from coarse.strategy.named import BUILT_IN, require_classes
 from coarse.strategy.sharding import PREDICTED, Sharding
 
 TRACE = ".trace.json"
-"""Behind the name of a mode: its trace."""
+"""Suffix of a mode's trace file, behind its name."""
 _ALL_MODES = ",".join((*BUILT_IN, *PREDICTED, ALL))
 _LUWU_MODES = ",".join(LUWU_MODES)
 _BASELINES = set(LUWU_MODES) - {LUWU}
@@ -110,7 +110,7 @@ def predict_command(
 
 
 def _batch(asked: Asked) -> int:
-    """Return the samples of a worker and iteration: as asked, else what a step of a trace computed."""
+    """Return the samples of a worker and iteration: as asked, else as a trace's step computed."""
     is_step = is_traced(asked["model"], asked.get("step"))
     batch: int = asked.get("batch", 1 if is_step else options_of(Question)["batch"].default)
     return batch
@@ -125,7 +125,7 @@ def _is_luwu(model: str, modes: str | None) -> bool:
 
 
 def _predict_luwu(asked: Asked, out: Path, *, prefetch: bool) -> None:
-    """Show LuWu and its baselines; ConfigError where an option makes no sense for them."""
+    """Show LuWu and its baselines; raise ConfigError for an option that does not suit them."""
     chosen = luwu_modes_of(asked.get("modes", _LUWU_MODES))
     where, num_workers = _a_worker_on_each_node(asked.get("machine", "luwu"), asked.get("num_workers"))
     scenario = PagedScenario(
@@ -145,14 +145,14 @@ def _require_only(context: typer.Context, taken: Collection[str | None], whose: 
 
 
 def _a_worker_on_each_node(name: str, workers: int | None) -> tuple[Machine, int]:
-    """Return a machine with enough nodes for so many workers; without a number, a worker for each of its nodes."""
+    """Return a machine with a node per worker, and the number of workers: by default that of its nodes."""
     machine = machine_named(name)
     num_workers = machine.num_nodes if workers is None else workers
     return replace(machine, num_nodes=max(machine.num_nodes, num_workers)), num_workers
 
 
 def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
-    """Return all modes, one after the other; a mode that was not asked for by name may be impossible on the machine."""
+    """Predict all modes in turn; one that the question does not name may be impossible on the machine."""
     modes = scenarios.question.modes
     require_classes(scenarios.question.options, (modes or "").split(","))
     chosen = tuple(any_modes_of(modes, scenarios.question.options))
@@ -193,13 +193,13 @@ def _timeline(name: str, run: Simulated, out: Path) -> Timeline:
 
 
 def _notes_on(name: str, run: Simulated) -> list[str]:
-    """Return the sentences on what a data-parallel mode's run leaves out, and what became of it."""
+    """Return sentences on what a data-parallel mode's run leaves out, and on its changes."""
     report = run.report
     return profile_notes(name, run.job, mean_durations(report.iterations), report.profiles)
 
 
 def _clear(out: Path) -> None:
-    """Remove what an earlier prediction left here: it must not pass for this one's."""
+    """Remove the files of an earlier prediction, which must not pass for this one's."""
     if (out / RUN_FILE).is_file():
         modes = [path.name.removesuffix(TRACE) for path in out.glob(f"*{TRACE}")]
         for path in stale_files(out, (*BUILT_IN, *modes)):
@@ -218,7 +218,7 @@ def _title(scenarios: Scenarios) -> str:
 
 
 def _memory_note(scenarios: Scenarios, outcomes: list[Outcome]) -> str:
-    """Return a note on the modes' use of a GPU's memory, by the account of `hardware.accelerator`."""
+    """Return a sentence on the modes' GPU memory, by the account of `hardware.accelerator`."""
     needs = ", ".join(f"{outcome.result.name} {outcome.memory_bytes / GIB:.1f}" for outcome in outcomes)
     gpu = scenarios.machine.accelerator
     return (
@@ -243,7 +243,7 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
 
 
 def _source_note(toml: TomlFile) -> tuple[str, ...]:
-    """Return notes on what a machine's file leaves open."""
+    """Return a sentence on numbers of a machine's file that have no source, if any."""
     lines = lines_without_source(toml)
     if not lines:
         return ()
@@ -254,7 +254,7 @@ def _source_note(toml: TomlFile) -> tuple[str, ...]:
 
 
 def _ring_text(scenarios: Scenarios) -> str:
-    """Return text on the begin of all-reduce's ring, and its cost to compute."""
+    """Return when the ring of all-reduce begins, and what it costs compute."""
     when = "after backward" if scenarios.question.hold_back else "beside backward"
     return f"{when}, compute beside a ring takes {scenarios.ring_slow_down:g} times as long"
 

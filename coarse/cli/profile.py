@@ -1,4 +1,4 @@
-"""`coarse profile`: measures this machine, or what samples of a model cost on it, and saves it as a file."""
+"""`coarse profile`: measurements of this machine, or of a model's sample costs on it, saved as a file."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Progress of a command: bars on a terminal, else a plain line now and then, on standard error."""
+"""Progress of a command on standard error: bars on a terminal, else a plain line now and then."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +9,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from coarse.protocol.clock import Clock, WallClock
 
 FIRST_S, LINE_S = 2.0, 10.0
-"""Seconds until the first line where there is no terminal, and between two lines from then on."""
+"""Seconds until the first line where there is no terminal, and between later ones."""
 
 OnShare = Callable[[float], None]
-"""Told the share of a task that is done, from 0 to 1."""
+"""Function that receives the share of a task that is done, from 0 to 1."""
 
 
 class Tasks:
-    """The tasks of a command, one after another."""
+    """Tasks of a command, one after another."""
 
     def __init__(self, progress: Progress, console: Console, clock: Clock) -> None:
         self._progress = progress
@@ -24,14 +24,14 @@ class Tasks:
         self._clock = clock
 
     def begin(self, what: str) -> OnShare:
-        """Show a task; what comes back is told how far it is."""
+        """Show a task; return the function that receives its progress."""
         if self._console.is_terminal:
             task = self._progress.add_task(what, total=1.0)
             return lambda share: self._progress.update(task, completed=share)
         return self._lines(what)
 
     def begin_unmeasured(self, what: str) -> Callable[[], None]:
-        """Show a task of unknown progress; the function that is returned ends it."""
+        """Show a task of unknown progress; return the function that ends it."""
         if self._console.is_terminal:
             task = self._progress.add_task(what, total=None)
             return lambda: self._progress.remove_task(task)
@@ -55,7 +55,7 @@ class Tasks:
 
 @contextmanager
 def shown_tasks(console: Console | None = None, clock: Clock | None = None) -> Iterator[Tasks]:
-    """Show tasks as long as the body runs; bars go when it ends."""
+    """Show tasks while the block runs; remove the bars at its end."""
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())

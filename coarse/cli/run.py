@@ -133,7 +133,7 @@ def run(
 
 
 def _emulated(asked: Asked) -> str | None:
-    """Return settings of [emulate] that the options state, as COARSE_EMULATE has them; None without any."""
+    """Return the options' settings of [emulate] as COARSE_EMULATE has them, or None if they state none."""
     paths = {"out", "compute", "save_compute"} | ({"machine"} if asked.get("machine", "").endswith(".toml") else set())
     stated = {
         key: str(Path(value).resolve()) if key in paths and (key, value) != ("compute", BY_WALL) else value
@@ -143,12 +143,12 @@ def _emulated(asked: Asked) -> str | None:
 
 
 def _show_help(program: Sequence[str], arguments: Sequence[str]) -> NoReturn:
-    """Show a script's own help, once, and not by each worker."""
+    """Show a script's own help once, and not for each worker."""
     raise typer.Exit(subprocess.run([sys.executable, *program, *arguments], check=False).returncode)
 
 
 def _require_room(configured: Config, partition: str) -> None:
-    """Raise ConfigError if the machine of an emulated job has no places for the ranks, before any of them starts."""
+    """Raise ConfigError, before any rank starts, if an emulated job's machine has no room for the ranks."""
     if configured.emulate is None:
         return
     from coarse.emulation.modelled import modelled_cluster  # which loads the hardware's models, as no live run does
@@ -168,7 +168,7 @@ def _require_one_network(configured: Config, cluster: str | None) -> None:
 
 
 def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) -> LinkRate | None:
-    """Return the rate of --rate; ConfigError if an option and --cluster do not go together."""
+    """Return the rate that --rate states; raise ConfigError if an option conflicts with --cluster."""
     if cluster is None and rate is not None:
         raise ConfigError(f"--rate {rate} limits the links of a cluster in a box; give --cluster too, such as 2x2")
     if cluster is not None and workers is not None:
@@ -203,12 +203,12 @@ def _run_in_modes(
 
 
 def _account_of(configured: Config) -> Path | None:
-    """Return the path at which an emulated job writes its account."""
+    """Return the path at which an emulated job writes its account, or None for another job."""
     return None if configured.emulate is None else Path(configured.emulate.out) / RUN_FILE
 
 
 def _require_restartable(configured: Config, endures: Endurance, cluster: str | None) -> None:
-    """Raise ConfigError if --restarts, --keep and --resume do not go together with something else."""
+    """Raise ConfigError if --restarts, --keep and --resume conflict with another option."""
     if endures.is_asked and configured.emulate is not None:
         raise ConfigError(
             "--restarts, --keep and --resume go on with a job in which emulated time would begin anew; leave out "
@@ -220,7 +220,7 @@ def _require_restartable(configured: Config, endures: Endurance, cluster: str | 
 
 
 def _repeatable(configured: Config, cluster: str | None, partition: str) -> dict[str, str]:
-    """Return the policy and the routing by which more than two workers repeat their bits, if they are not stated."""
+    """Return the policy and routing for repeatable bits of more than two workers, unless they are stated."""
     shape = None if cluster is None else shape_from_text(cluster, 1)
     num_workers = stated_partition(partition).num_workers if shape is None else shape.num_workers
     if num_workers <= MOST_COMMUTATIVE or configured.decision is not None:
@@ -237,7 +237,7 @@ def _repeatable(configured: Config, cluster: str | None, partition: str) -> dict
 def _run_here(
     request: TrainingRun, configured: Config, endures: Endurance, *, dry_run: bool, verbose: bool
 ) -> int:
-    """Return the status of the job; 0 of a dry run, and 3 where the account of an emulated one has no result."""
+    """Return the job's status; 0 for a dry run, and 3 if an emulated job's account has no result."""
     account = _account_of(configured)
     request = replace(request, meeting_port=free_port())
     if (num_nodes := os.environ.get("SLURM_NNODES", "1")) != "1":
@@ -259,7 +259,7 @@ def _run_here(
 
 
 def _run_again(request: TrainingRun, endures: Endurance) -> int:
-    """Return the status of a job that is started again when a process of it dies."""
+    """Return the status of a job that is started again when one of its processes dies."""
 
     def attempt(told: Mapping[str, str], forked_at: str | None, end_others: Callable[[], None]) -> JobEnd:
         watch = Watch(Departures(request.num_ranks, request.light_ranks(), at_once=True))
@@ -270,7 +270,7 @@ def _run_again(request: TrainingRun, endures: Endurance) -> int:
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:
-    """Show what is started: all there is of a dry run, and no part of a job's own output."""
+    """Print the started command: the only output of a dry run, and no part of a job's own output."""
     if dry_run:
         print(line, flush=True)
     elif verbose:
@@ -289,9 +289,9 @@ def _run_in_cluster(
 
 
 def _configured(chosen: Mapping[str, str | None], cluster: str | None, script: str | None) -> Config:
-    """Return the configuration that every rank will read; refuse what every rank would refuse later.
+    """Return the configuration that every rank will read, with these variables.
 
-    `chosen` are variables. `script`: the path of a file, if that is what runs.
+    Raise ConfigError for all that every rank would refuse later. `script` is the path of a file, if that is what runs.
     """
     exports = {name: value for name, value in chosen.items() if value is not None}
     configured = load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})

@@ -1,4 +1,4 @@
-"""`coarse profile --costs`: what a sample of a user's own model costs by its length."""
+"""`coarse profile --costs`: the cost of a user's own model by the length of a sample."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from coarse.storage.processor import cpu_name
 
 
 def profile_costs(text: str, lengths: str, repeats: int, save: Path | None, console: Console) -> None:
-    """Measure, print and save; `text` is MODULE:FUNCTION, `lengths` a list with commas."""
+    """Measure, print and save costs; `text` is MODULE:FUNCTION, `lengths` a list with commas."""
     found = measure_cost(_step_of(text), _lengths_of(lengths), repeats)
     cost = found.cost
     console.print(_cost_table(text, found))

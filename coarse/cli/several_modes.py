@@ -1,4 +1,4 @@
-"""`coarse run --machine NAME --modes ...`: a script in one mode after the other, by the same times of compute."""
+"""`coarse run --machine NAME --modes ...`: a script in several modes in turn, with equal compute times."""
 
 import json
 import sys
@@ -17,13 +17,13 @@ from coarse.strategy.named import mode_name
 from coarse.strategy.sharding import LIVE
 
 _FAMILIES = {"compute.json": False, "compute-sharded.json": True}
-"""Files of times, each of modes with the same points: whether a model is sharded."""
+"""Names of files of compute times, each with True if its modes shard a model. The modes of a file have equal points."""
 _MEASURED = "measured"
 _MEANS = ("iteration_s", "compute_s", "exposed_s")
 
 
 def modes_in(text: str, mode: str | None, configured: Config) -> list[str]:
-    """Return the modes of a list with commas; ConfigError where another option says the opposite."""
+    """Return the modes of a list with commas; raise ConfigError if another option contradicts it."""
     if mode is not None:
         raise ConfigError(f"--modes {text} and --mode {mode} both say which mode; give one of the two", key="modes")
     emulate = configured.emulate
@@ -40,15 +40,15 @@ def modes_in(text: str, mode: str | None, configured: Config) -> list[str]:
 
 
 def run_in(modes: Sequence[str], asked: Asked, configured: Config, run: Callable[[str, Asked], int]) -> int:
-    """Run a script once for its times of compute, where no file has them, and then in each mode by these.
+    """Run a script once for its compute times, unless a file has them, and then in each mode by these.
 
     Sharded modes have other points than data-parallel ones, and so a file of their own.
 
     Args:
-        modes: Some.
+        modes: At least one mode.
         asked: Settings of [emulate] that the command line states.
-        configured: With those of all sources.
-        run: Runs the script in a mode by settings, and returns the status.
+        configured: Configuration from all sources.
+        run: Function that runs the script in a mode by settings, and returns the status.
 
     Returns:
         The first status of a job that has failed, else 0; then the modes have been printed and drawn beside each other.
@@ -86,7 +86,7 @@ def _folder_of(mode: str) -> str:
 
 
 def _require_written(path: Path, mode: str) -> None:
-    """Raise ConfigError if a run that ended well has left no file: one of an earlier run is not taken for it."""
+    """Raise ConfigError if a successful run left no file, so that an earlier one is not taken for it."""
     if not path.exists():
         raise ConfigError(f"mode {mode}: the script has ended and {path} was not written; does it call init()?")
 
@@ -133,7 +133,7 @@ def _show(documents: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
 
 
 def _of_workers(document: Mapping[str, Any]) -> list[tuple[dict[str, float], ...]]:
-    """Return iterations of all workers, one after the other, as far as all have them."""
+    """Return the iterations of all workers, one after the other, as far as all have them."""
     by_worker: dict[int, list[dict[str, float]]] = {}
     for row in document["iterations"]:
         by_worker.setdefault(row["worker"], []).append({**row, "iteration_s": row["end_s"] - row["begin_s"]})

@@ -1,4 +1,4 @@
-"""`coarse shard`: what sharded training of a GPT would take on a machine that is stated, by mode or by plan."""
+"""`coarse shard`: the times of sharded GPT training on a stated machine, by mode or by plan."""
 
 import json
 import shlex
@@ -34,7 +34,7 @@ from coarse.strategy.sharding import SIMULATED
 _SEARCHED = ("modes", "factor", "blocks", "keep_gathered", "in_flight", "backward_prefetch", "quantised", "tau")
 """Options that a search chooses itself, or whose modes it leaves out."""
 _SHOWN = 8
-"""Plans of a search, the fastest ones."""
+"""Number of a search's fastest plans that are shown."""
 app = typer.Typer(add_completion=False)
 
 
@@ -112,13 +112,13 @@ class _Page:
         self._title = f"{asked.model_name}, {what}, {where}, simulated"
 
     def show_modes(self, found: Iterator[ShardedRow]) -> None:
-        """Show a row per mode."""
+        """Show a row per mode, and write them."""
         rows = list(found)
         self._show(*table_of(rows), [row.note for row in rows if row.note])
         self._write(document(rows, self._inputs()))
 
     def show_plans(self) -> None:
-        """Show a row per plan, the fastest ones."""
+        """Search plans, show a row for each of the fastest ones, and write all."""
         with shown_tasks() as tasks:
             found = search_plans(
                 self._asked, at_largest_batch=not self._question.batch, on_progress=tasks.begin("plans")

@@ -1,4 +1,4 @@
-"""`coarse sweep`: predictions at many points, and from where on one mode is faster than another."""
+"""`coarse sweep`: predictions at many points, and the points at which one mode becomes the faster."""
 
 import os
 from collections import Counter
@@ -38,7 +38,7 @@ _MOST_TABLE_LINES = 40
 _MOST_REASONS = 5
 _MOST_PROCESSES = 1024
 _MOST_CHARACTERS = 1 << 24
-"""Most characters of a list of points."""
+"""Largest number of characters in a list of points."""
 _Parquet = Annotated[bool, typer.Option(help="Write rows.parquet too; needs pyarrow.")]
 app = typer.Typer(add_completion=False)
 
@@ -112,7 +112,7 @@ def _asked(
     intervals: Sequence[str],
     num_samples: int | None,
 ) -> Sweep:
-    """Return the question of a command line; ConfigError if an option and a varied key are the same."""
+    """Return the question of a command line; raise ConfigError if an option is also a varied key."""
     axes = [axis_of(text, WHOLE) for text in vary]
     base = {key: asked[option.name] for key, option in SETTINGS.items() if option.name in asked}
     for key, option in SETTINGS.items():
@@ -160,7 +160,7 @@ def _key(cell: Cell) -> tuple[str, ...]:
 
 
 def _compute(folder: Folder, cells: Sequence[Cell], num_processes: int) -> None:
-    """Compute what is missing; each row is kept as soon as it is known."""
+    """Compute the missing rows; each is kept as soon as it is known."""
     missing = folder.missing()
     open_cells = [cell for cell in cells if _key(cell) in missing]
     with shown_tasks() as tasks:
@@ -171,7 +171,7 @@ def _compute(folder: Folder, cells: Sequence[Cell], num_processes: int) -> None:
 
 
 def _show(asked: Sweep, rows: Sequence[Row], shown: Shown, out: Path, console: Console) -> Iterator[Path]:
-    """Show the table, sentences and notes on the console; draw the picture in the folder and yield it."""
+    """Print the table, sentences and notes; draw the picture into the folder and yield its path."""
     is_time = shown is Shown.ITERATION
     drawn = [_line_row(row, shown) for row in rows]
     lines = lines_of(asked.keys, drawn, low_is_fast=is_time)
@@ -187,7 +187,7 @@ def _show(asked: Sweep, rows: Sequence[Row], shown: Shown, out: Path, console: C
 
 
 def _line_row(row: Row, shown: Shown) -> LineRow:
-    """Return a row with samples of what is shown: a rate is another at the same work."""
+    """Return a row for lines; samples of a rate are those at equal work."""
     samples = row.samples_s
     if shown is Shown.RATE and row.iteration_s and row.samples_per_s:
         samples = tuple(row.samples_per_s * row.iteration_s / seconds for seconds in samples)
@@ -201,7 +201,7 @@ def _draw(asked: Sweep, lines: Lines, out: Path) -> Path:
 
 
 def _title(asked: Sweep) -> str:
-    """Return the settings that all points share, as far as they are worth a line."""
+    """Return the settings that all points share and that are worth a line."""
     named: tuple[tuple[str, Callable[[Value], str]], ...] = (
         ("model", text_of), ("batch", lambda value: f"batch {text_of(value)}"),
         ("workers", lambda value: f"{text_of(value)} workers"), ("machine", text_of),
@@ -210,7 +210,7 @@ def _title(asked: Sweep) -> str:
 
 
 def _table(asked: Sweep, rows: Sequence[Row], shown: Shown) -> Table:
-    """Return a line for each point and a column for each mode; of many points the first."""
+    """Return a table with a line per point and a column per mode; of many points the first are shown."""
     is_time = shown is Shown.ITERATION
     unit = "ms" if is_time else "samples/s"
     table = Table(title=f"{_title(asked)} (simulated)", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
@@ -231,7 +231,7 @@ def _table(asked: Sweep, rows: Sequence[Row], shown: Shown) -> Table:
 
 
 def _reasons(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield how many rows have no number, and why."""
+    """Yield sentences on how many rows have no number, and why."""
     counts = Counter((row.mode, row.reason) for row in rows if row.reason)
     for (mode, reason), count in counts.most_common(_MOST_REASONS):
         yield f"{count} of {len(rows)} rows are impossible: {mode}: {reason}."

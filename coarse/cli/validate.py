@@ -1,4 +1,4 @@
-"""`coarse validate`: what five papers and two of pools claim, simulated."""
+"""`coarse validate`: the claims of five papers and two of pools, simulated."""
 
 import sys
 from pathlib import Path

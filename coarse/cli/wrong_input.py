@@ -1,4 +1,4 @@
-"""Answer of all commands to wrong input: one message and exit status 2."""
+"""Treatment of wrong input by all commands: one message and exit status 2."""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _OF_REPORT_EXTRA = ("google", "matplotlib", "rich")
 
 @contextmanager
 def missing_packages_end_with_2() -> Iterator[None]:
-    """Turn the lack of a package that the report extra brings into one message and exit status 2."""
+    """Turn the lack of a package of the report extra into one message and exit status 2."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -26,7 +26,7 @@ def missing_packages_end_with_2() -> Iterator[None]:
 
 @contextmanager
 def wrong_input_ends_with_2() -> Iterator[None]:
-    """Turn an error that a user can mend into one message and exit status 2; a reader that has gone is no error."""
+    """Turn an error that a user can mend into one message and exit status 2; a closed reader is no error."""
     try:
         with missing_packages_end_with_2():
             yield

@@ -1,9 +1,9 @@
-"""Workers that emulated time waits for, and that wait themselves where emulation cannot see it: noticed, and named.
+"""Workers that emulated time waits for, while they wait themselves where emulation cannot see it.
 
 [Note: absences] A worker that computes uses CPU time, and will say something at its next call. One that is blocked by
-other means (a group of another library, a queue, a slow file) may wait for somebody who waits for emulated time. Once
-time has stood still for two seconds, with something due, for a worker that has used no CPU time meanwhile
-and waits for no core, time goes on without it.
+other means (a group of another library, a queue, a slow file) may wait for a process that waits for emulated time. Time
+goes on without such a worker, and it is named, once time has stood still for two seconds, with something due, for a
+worker that has used no CPU time in between and waits for no core.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ _LIBRARIES = (
 
 
 class LineTeller:
-    """A thread of a worker's process that tells the fabric at which line of the script the main thread is.
+    """Thread of a worker's process that tells the fabric the main thread's line of the script.
 
-    A signal would do without it, and end what the script waits for: sleeps and polls of C libraries.
+    A signal would do without it, and end the script's waits: sleeps and polls of C libraries.
     """
 
     def __init__(self, run: str, worker: int) -> None:
@@ -62,7 +62,7 @@ class LineTeller:
 
 
 def mark_own(thread: threading.Thread) -> None:
-    """Have a thread of this process be known as coarse's own: that it looks again and again is no compute."""
+    """Mark a thread of this process as coarse's own, whose repeated looks are no compute."""
     with contextlib.suppress(OSError):  # it has ended
         Path(f"/proc/self/task/{thread.native_id}/comm").write_text(_OWN_THREAD)
 
@@ -72,7 +72,7 @@ def _address(run: str, worker: int) -> str:
 
 
 def _line_of(frame: FrameType | None) -> str:
-    """Return FILE:LINE of the innermost frame that is no library's; "" where there is none."""
+    """Return FILE:LINE of the innermost frame that is no library's; "" if there is none."""
     while frame is not None:
         path = frame.f_code.co_filename
         if not any(each in path for each in _LIBRARIES):
@@ -82,10 +82,10 @@ def _line_of(frame: FrameType | None) -> str:
 
 
 class Absences:
-    """Absences of workers ([Note: absences])."""
+    """Detector of absent workers; see [Note: absences]."""
 
     def __init__(self, run: str, process_ids: Sequence[int], num_workers: int, horizon: Horizon) -> None:
-        """`process_ids` are of all endpoints, of which workers come first."""
+        """Watch workers; `process_ids` are of all endpoints, of which workers come first."""
         self._run = run
         self._process_ids = process_ids
         self._num_workers = num_workers
@@ -97,12 +97,15 @@ class Absences:
         self.found: dict[int, Absence] = {}
 
     def on_progress(self) -> None:
-        """Note that an event has come."""
+        """Note that something has happened."""
         self._still_since_s = self._clock.now_s()
         self._used_s = {}
 
     def look(self) -> bool:
-        """Look while no event comes though one is due; return whether time may go on now."""
+        """Return whether time may go on now, as nothing happens though something is due.
+
+        It is called when nothing has happened since the last look.
+        """
         if self._clock.now_s() - self._still_since_s < _GLANCE_S:
             return False
         holders = [each for each in self._horizon.holders() if each < self._num_workers]
@@ -139,7 +142,7 @@ class Absences:
         )
 
     def _cpu_s(self, worker: int) -> float:
-        """Return CPU seconds of a worker's threads, but for coarse's own."""
+        """Return the CPU seconds of a worker's threads, but for coarse's own."""
         ticks = (int(each[_USER]) + int(each[_SYSTEM]) for each in self._threads(worker))
         return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
@@ -148,7 +151,7 @@ class Absences:
         return any(each[_STATE] == "R" for each in self._threads(worker))
 
     def _threads(self, worker: int) -> Iterator[list[str]]:
-        """Yield what /proc says of a worker's threads behind their names, but for coarse's own."""
+        """Yield the fields that /proc has of a worker's threads behind their names, but for coarse's own."""
         for stat in Path(f"/proc/{self._process_ids[worker]}/task").glob("*/stat"):
             with contextlib.suppress(OSError):  # the thread has ended
                 name, _, fields = stat.read_text().partition("(")[2].rpartition(")")
@@ -156,7 +159,7 @@ class Absences:
                     yield fields.split()
 
     def _place(self, worker: int) -> str:
-        """Return the line of the script at which a worker is; "" where it doesn't say."""
+        """Return the line of the script at which a worker is; "" if it doesn't say."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
             asking.bind(_address(self._run, -1))
             asking.settimeout(_ANSWER_S)

@@ -1,4 +1,4 @@
-"""Account of an emulated training, iteration by iteration: logs of its workers, and what is printed and written."""
+"""Account of an emulated training, iteration by iteration: logs of its workers, and their evaluation."""
 
 import json
 import math
@@ -22,11 +22,13 @@ from coarse.protocol.run_file import NO_RESULT, RUN_FILE
 from coarse.protocol.units import MIB
 
 ALLOWED_LATE_SHARE = 0.01
-"""Share of all transfers; above it the links were not what they claim to be, and there is no result."""
+"""Share of all transfers that may be late. Above it the links were not what they claim to be, and there is no
+result."""
 ALLOWED_MISSING_SHARE = 0.05
-"""Share of a run's compute in stretches that a file of compute times lacks; above it there is no result."""
+"""Share of a run's compute that may lie in stretches missing from a file of compute times. Above it there is no
+result."""
 MOST_STEPS = 8
-"""So many iterations are simulated: the last ones."""
+"""Most iterations that are simulated: the last ones."""
 _END = "\n"
 """End of a log that is whole."""
 _MOST_ROWS = 1 << 17
@@ -35,7 +37,7 @@ _SUMMED_AS = {4: DType.FLOAT32, 8: DType.FLOAT64}
 
 
 class Push(NamedTuple):
-    """A push, or an all-reduce that begins; what a worker had computed and waited by then, in emulated seconds."""
+    """Begin of a push or all-reduce, with a worker's compute and waits by then, in emulated seconds."""
 
     at_s: float
     computed_s: float
@@ -49,17 +51,17 @@ class Push(NamedTuple):
     is_workers: bool
     """True if the workers sum it themselves."""
     kind: int = 0
-    """CollectiveKind of what groups of workers do; 0 for all else."""
+    """CollectiveKind of calls of groups of workers; 0 for all else."""
     members: tuple[int, ...] = ()
     """Workers of the group."""
     packed: str = ""
-    """The call and where its group meets (pack_call), as hexadecimal digits; "" of all else."""
+    """Packed call and place of its group (pack_call), as hexadecimal digits; "" of all else."""
 
     @classmethod
     def of_call(
         cls, at_s: float, computed_s: float, waited_s: float, left_s: float, name: str, joint: Joint, meeting: Meeting,
     ) -> "Push":  # fmt: skip
-        """Return a joint call's."""
+        """Return the record of a joint call."""
         dtype = _SUMMED_AS.get(joint.itemsize, DType.UINT8)
         is_ring = joint.kind is CollectiveKind.ALL_REDUCE and joint.is_ring
         numel = joint.nbytes // DType(dtype).itemsize
@@ -70,17 +72,17 @@ class Push(NamedTuple):
 
     @property
     def is_summed(self) -> bool:
-        """Return whether devices or workers sum it."""
+        """True if devices or workers sum it."""
         return not self.kind or self.is_workers
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of its elements, as they are sent."""
+        """Bytes of its elements, as they are sent."""
         return self.num_elements * DType(self.dtype).itemsize
 
 
 class Waited(NamedTuple):
-    """The begin of a wait for joint calls; what a worker had computed by then, in emulated seconds."""
+    """Begin of a wait for joint calls, with a worker's compute by then, in emulated seconds."""
 
     at_s: float
     computed_s: float
@@ -88,21 +90,21 @@ class Waited(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """One worker's log."""
+    """Log of one worker."""
 
     pushes: list[Push]
     stretches_s: dict[str, list[float]]
-    """Seconds of each stretch, as Stretches.measured_s has them."""
+    """Emulated seconds of each pass, by stretch; see Stretches.measured_s."""
     missing_s: float
     first_missing: str
     mode: str
-    """Mode of what groups of workers did; "" where there are none."""
+    """Mode of calls of groups of workers; "" if there are none."""
     options: dict[str, Any]
-    """Its options."""
+    """Options of the mode."""
     not_charged: dict[str, int]
-    """Calls that have no emulated time, by what they are."""
+    """Calls that have no emulated time, by their kind."""
     steps_s: tuple[float, float]
-    """Emulated seconds of the first and the last step of the optimizer; 0 and infinity where none was told."""
+    """Emulated seconds of the first and the last step of the optimizer; 0 and infinity if none was told."""
     waits: list[Waited]
     touched: tuple[int, int]
     exposed: list[tuple[float, float]]
@@ -119,7 +121,7 @@ class WorkerLog:
         self._steps_s: tuple[float, float] = (0.0, math.inf)
         self.not_charged: Counter[str] = Counter()
         self.exposed: deque[tuple[float, float]] = deque(maxlen=_MOST_EXPOSED)
-        """Exposed communication, as Logged has it."""
+        """Begin and end of its last waits; see Logged."""
         self.touched = np.zeros(2, np.int64)
         """Bytes of device memory that the script has loaded and stored."""
         self.mode = ""
@@ -127,21 +129,21 @@ class WorkerLog:
         self._stretches = stretches
 
     def note(self, push: Push) -> None:
-        """Note that a push begins."""
+        """Note the begin of a push."""
         _keep_last(self._pushes)
         self._pushes.append(push)
 
     def note_step(self, at_s: float) -> None:
-        """Note that the optimizer has stepped."""
+        """Note a step of the optimizer."""
         self._steps_s = (at_s if math.isinf(self._steps_s[1]) else self._steps_s[0], at_s)
 
     def note_wait(self, waited: Waited) -> None:
-        """Note that a wait begins."""
+        """Note the begin of a wait."""
         _keep_last(self._waits)
         self._waits.append(waited)
 
     def write(self) -> None:
-        """Write all of them; the worker leaves."""
+        """Write all rows; the worker leaves."""
         stretches = self._stretches
         logged = Logged(
             self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing, self.mode, self.options,
@@ -152,7 +154,7 @@ class WorkerLog:
 
 
 def _keep_last(rows: list[Any]) -> None:
-    """Drop the first half of what has become very much: the later half of a run counts."""
+    """Drop the first half of rows that have become very many: the later half of a run counts."""
     if len(rows) >= _MOST_ROWS:
         del rows[: _MOST_ROWS // 2]
 
@@ -162,17 +164,17 @@ class OwnStep(NamedTuple):
 
     simulated_s: float
     emulated_s: float
-    """Means over the same iterations."""
+    """Mean emulated seconds over the same iterations."""
     others: tuple[tuple[str, float], ...] = ()
     """Other modes, and the mean seconds of the same iterations in each."""
     range_s: tuple[float, float] | None = None
-    """Least and most seconds that they take under what the machine's numbers may be; None if that was not asked for."""
+    """Least and most seconds under the intervals of the machine's numbers; None if these were not tried."""
     varied: str = ""
-    """These numbers."""
+    """Numbers that were varied."""
 
 
 class Iteration(NamedTuple):
-    """One iteration of a worker, in emulated seconds."""
+    """Iteration of one worker, in emulated seconds."""
 
     worker: int
     begin_s: float
@@ -183,13 +185,13 @@ class Iteration(NamedTuple):
     backward_s: float
     """Seconds of compute until the first wait."""
     forward_s: float
-    """Seconds from that wait's end to the iteration's: the optimizer's step, its exchanges, forward."""
+    """Seconds from that wait's end to the iteration's: the optimizer's step, its other exchanges, forward."""
     pushes: tuple[Push, ...]
-    """Those before that wait."""
+    """Pushes before that wait."""
 
 
 def read_logs(paths: Sequence[Path]) -> list[Logged] | None:
-    """Return each worker's log; None where one was not written, or not to its end."""
+    """Return each worker's log; None if one was not written, or not to its end."""
     texts = [path.read_text(encoding="utf-8") for path in paths]
     if not all(text.endswith(_END) for text in texts):
         return None
@@ -201,9 +203,9 @@ def read_logs(paths: Sequence[Path]) -> list[Logged] | None:
 
 
 def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
-    """Return the iterations of the later half of the run's steps, in which a job has measured and decided what it will.
+    """Return the iterations of the later half of the run's steps.
 
-    An iteration goes from one push to the next of one name: see `_mark_of`.
+    By then a job has measured and decided. An iteration goes from one push to the next of one name: see `_mark_of`.
     """
     stepped = [[push for push in log.pushes if log.steps_s[0] <= push.at_s <= log.steps_s[1]] for log in logs]
     later = [pushes[len(pushes) // 2 :] for pushes in stepped]
@@ -238,8 +240,8 @@ def last_of_each(iterations: Sequence[Iteration], num_workers: int, most: int = 
 def _mark_of(pushes: Sequence[Push], *, is_sharded: bool) -> str | None:
     """Return the name that an iteration begins with; None without pushes.
 
-    It is among those that are pushed most often in the later half, which may begin within an iteration, are summed
-    where no model is sharded, and come after a wait, if any of them is and does. It came first in the run.
+    It is among those that are pushed most often in the later half, which may begin within an iteration, are summed if
+    no model is sharded, and come after a wait, if any of them is and does. It came first in the run.
     """
     middle = len(pushes) // 2
     counts = Counter(push.name for push in pushes[middle:])
@@ -254,7 +256,7 @@ def _mark_of(pushes: Sequence[Push], *, is_sharded: bool) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingReport:
-    """The account of an emulated training (kind: emulated)."""
+    """Account of an emulated training (kind: emulated)."""
 
     machine: str
     mode: str
@@ -265,14 +267,14 @@ class TrainingReport:
     is_by_wall: bool = False
     """True if compute is the time that passed."""
     compute_file: str | None = None
-    """Times of compute that count instead."""
+    """File of times of compute that count instead."""
     compute_of: str = ""
-    """The program that had them."""
+    """Program that had them."""
     missing_share: float = 0.0
     """Share of the workers' compute in stretches that the file lacks."""
     first_missing: str = ""
     iterations: tuple[Iteration, ...]
-    """Those of the later half of the run."""
+    """Iterations of the later half of the run."""
     num_transfers: int
     num_late: int
     link_bytes: tuple[tuple[str, float], ...]
@@ -280,7 +282,8 @@ class TrainingReport:
     busiest: tuple[str, float] | None = None
     """Link that was used most, and the share of the run for which it was."""
     charged: tuple[tuple[str, int], ...] = ()
-    """Bytes that have taken emulated time, by way (FabricPort); of joint calls what each worker contributes."""
+    """Bytes that have taken emulated time, by way (FabricPort). Of joint calls the bytes that each worker
+    contributes count."""
     touched: tuple[int, int] = (0, 0)
     """Bytes of parameters in device memory that all workers have loaded and stored."""
     not_charged: tuple[tuple[str, int], ...] = ()
@@ -288,7 +291,7 @@ class TrainingReport:
     absences: tuple[Absence, ...] = ()
     """Times at which emulated time went on without a worker."""
     simulated: OwnStep | str = ""
-    """The last iterations, simulated; or why not."""
+    """Simulation of the last iterations; or the reason why there is none."""
 
     @property
     def durations_s(self) -> list[float]:
@@ -296,7 +299,7 @@ class TrainingReport:
         return [row.end_s - row.begin_s for row in self.iterations]
 
     def text(self) -> str:
-        """Return the lines for people."""
+        """Return lines for people."""
         lines = [f"coarse: emulated on {self.machine}: {self.num_workers} workers; {self._pace()}"]
         if reason := self._no_result():
             return "\n".join((*lines, f"coarse: {reason}"))
@@ -335,7 +338,7 @@ class TrainingReport:
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what `coarse report` draws: one mode, means over workers; nothing without a result."""
+        """Return the rows that `coarse report` draws: one mode, means over workers; nothing without a result."""
         if self._no_result():
             return []
         seconds = {f"{name}_s": mean_s for name, mean_s in self._means_s().items()}
@@ -355,7 +358,7 @@ class TrainingReport:
         (folder / RUN_FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def _no_result(self) -> str | None:
-        """Return why the times mean nothing; None if they mean something."""
+        """Return the reason why the times mean nothing; None if they mean something."""
         if self.num_late > ALLOWED_LATE_SHARE * self.num_transfers:
             return (
                 f"{self.num_late / self.num_transfers:.1%} of {self.num_transfers} transfers were submitted after "
@@ -372,7 +375,7 @@ class TrainingReport:
         return None if self.iterations else "no name was pushed often enough to tell iterations apart"
 
     def _absent(self) -> str:
-        """Return text on workers that waited where emulation cannot see it: how often, and where first."""
+        """Return the workers that waited outside of emulation, how often, and the line of the first time."""
         return ", ".join(
             f"worker {each.worker} waited elsewhere {each.times} times" + (f" ({each.place})" if each.place else "")
             for each in self.absences
@@ -427,7 +430,7 @@ def report_of(
         logs: Each worker's.
         fabric: The account of transfers.
         links: Name of each link, and its bytes per second.
-        simulated: Gives its own step's.
+        simulated: Function that returns a simulation of these iterations, or the reason why there is none.
         config: The job's.
         times: Those that counted instead of CPU time.
     """

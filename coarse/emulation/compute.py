@@ -1,7 +1,7 @@
 """Compute of a worker in emulated seconds: this core's CPU time over a scale, or the times of a file.
 
-CPU time of a process hardly moves where others want the same cores, and wall time does. Time within coarse's own calls
-is left out.
+CPU time of a process hardly moves if others want the same cores, and wall time does. Time within coarse's own calls is
+left out.
 """
 
 import contextlib
@@ -23,12 +23,13 @@ _MOST_PASSES = 1 << 12
 
 
 class ComputeClock:
-    """CPU seconds of this process between two calls of coarse, as the modelled accelerator would take them."""
+    """Clock of this process's CPU seconds between two calls of coarse, scaled to the modelled accelerator."""
 
     def __init__(self, scale: float, *, is_by_wall: bool = False) -> None:
-        """Make a clock of an accelerator that computes `scale` times faster than one core here.
+        """Begin outside of a stretch.
 
-        `is_by_wall`: time that passes counts, and not that of this process's CPU.
+        `scale` is how many times faster the accelerator computes than one core here. With `is_by_wall` the time that
+        passes counts, and not that of this process's CPU.
         """
         self.scale = scale
         self._is_by_wall = is_by_wall
@@ -57,7 +58,7 @@ class ComputeClock:
             self._mark_s += cpu_s
 
     def leave_out(self, thread: threading.Thread) -> None:
-        """Count no time of a thread from now on, which is alive."""
+        """Leave out a thread's time from now on; it is alive."""
         assert thread.ident is not None
         self._own_threads[time.pthread_getcpuclockid(thread.ident)] = 0.0
 
@@ -71,10 +72,10 @@ class ComputeClock:
 
 
 class Stretches:
-    """A worker's compute from one point to the next: measured, or as a file has it."""
+    """Compute of a worker from one point to the next: measured, or as a file has it."""
 
     def __init__(self, given: ComputeTimes | None) -> None:
-        """`given`: times of a file; None where all are measured."""
+        """Begin without times; `given` are those of a file, None if all are measured."""
         self.given = given
         self.measured_s: dict[str, list[float]] = {}
         """Emulated seconds of each pass, by stretch."""
@@ -86,13 +87,13 @@ class Stretches:
         self._last = _START
 
     def begin(self) -> None:
-        """Begin the run: earlier events have no time in it."""
+        """Begin the run: earlier compute has no time in it."""
         self.measured_s = {}
         self.missing_s, self.first_missing = 0.0, ""
         self._since_s, self._last = 0.0, _START
 
     def pass_time(self, measured_s: float, point: str | None) -> float:
-        """Take in seconds that were measured, up to a point if it has a name; return those that count now."""
+        """Add measured seconds, up to a point if it has a name, and return the seconds that count now."""
         self._since_s += measured_s
         if point is None:
             return measured_s if self.given is None else 0.0
@@ -114,7 +115,10 @@ class Stretches:
 
 
 def flops_per_cpu_s() -> float:
-    """Return the float32 operations that a matrix product does in a second of CPU time here: measured, for 0.2 s."""
+    """Return the float32 operations that a matrix product does in a second of CPU time here.
+
+    It is measured for 0.2 s.
+    """
     left = np.random.default_rng(0).random((_SIDE, _SIDE), np.float32)
     product = left @ left  # the first one allocates
     began_s, num_products = time.process_time(), 0
@@ -125,8 +129,8 @@ def flops_per_cpu_s() -> float:
 
 
 def scale_of(accelerator: Accelerator, own_flops_per_s: float) -> float:
-    """Return the number of times that an accelerator computes faster than a core of so many operations a second.
+    """Return how many times faster an accelerator computes than a core of so many operations a second.
 
-    It computes at the share of its peak that predictions assume (coarse.hardware.compute.PEAK_SHARE).
+    The accelerator computes at the share of its peak that predictions assume (coarse.hardware.compute.PEAK_SHARE).
     """
     return accelerator.fp32_flops_per_s * PEAK_SHARE / own_flops_per_s

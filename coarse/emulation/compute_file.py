@@ -1,4 +1,4 @@
-"""Files of compute times: emulated seconds of each stretch of a script, from one point that has a name to the next.
+"""Files of compute times: emulated seconds of each stretch of a script between two named points.
 
 Points are where a script pushes, waits, has stepped, or has a pass's first gradient; stretches are medians over all
 workers and all of their passes. So one file serves runs of other modes, machines and numbers of workers, and two runs
@@ -23,41 +23,41 @@ _TO = " -> "
 
 
 class ComputeTimes(NamedTuple):
-    """A file's contents."""
+    """Contents of a file."""
 
     script: str
-    """The program whose compute it is, and its arguments."""
+    """Program whose compute it is, and its arguments."""
     accelerator: str
     """Name of the machine's accelerator, whose seconds these are."""
     scale: float
-    """Number of times that the accelerator was taken to compute faster than a core here."""
+    """Factor by which it was taken to compute faster than a core here."""
     stretches_s: Mapping[str, float]
     """Emulated seconds by stretch, as "push a -> push b"."""
     points_s: Mapping[str, float]
-    """Emulated seconds that lead to a point, wherever they began."""
+    """Emulated seconds that lead to a point, from any other."""
 
     def between_s(self, last: str, point: str) -> float | None:
         """Return the seconds from one point to the next.
 
-        For a stretch that no run had, as other modes have, those that lead to its end; None if the file lacks that,
-        too.
+        Of a stretch that no run had, as other modes have, they are those that lead to its end; None if the file lacks
+        that, too.
         """
         seconds = self.stretches_s.get(stretch(last, point))
         return self.points_s.get(point) if seconds is None else seconds
 
 
 def stretch(last: str, point: str) -> str:
-    """Return the name of what lies between two points."""
+    """Return the name of the stretch between two points."""
     return f"{last}{_TO}{point}"
 
 
 def own_script() -> str:
-    """Return what this process runs, as files of compute times say it."""
+    """Return the program that this process runs, as files of compute times state it."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def read_compute_times(path: Path, accelerator: str | None = None, script: str | None = None) -> ComputeTimes:
-    """Return what a file holds.
+    """Return the contents of a file.
 
     Args:
         path: The file.
@@ -108,7 +108,7 @@ def read_compute_times(path: Path, accelerator: str | None = None, script: str |
 def write_compute_times(
     path: Path, script: str, accelerator: str, scale: float, workers: Iterable[Mapping[str, list[float]]]
 ) -> None:
-    """Write the medians of what workers have measured, whole or not at all.
+    """Write the medians of workers' measurements, whole or not at all.
 
     Args:
         path: The file.

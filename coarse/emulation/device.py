@@ -1,4 +1,4 @@
-"""A memory device in emulated time: what its features do takes as long as their costs say, one step after the other."""
+"""Memory device in emulated time: steps of its features take the time of their costs, in order."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,16 +23,16 @@ from coarse.proxy.service import LiveBuffers, ProxyService
 
 
 class _Step(NamedTuple):
-    """An instruction that waits for its turn."""
+    """Instruction that waits for its turn."""
 
     feature: str
     instruction: Instruction
     context: object
-    """Context of the executor (FeatureExecutor)."""
+    """State in which it is carried out; see FeatureExecutor."""
 
 
 class EmulatedDevice(Device):
-    """Device in emulated time. Instructions of features are carried out in their order, each once its time is over."""
+    """Device that carries out instructions of features in their order, each once its time is over."""
 
     def __init__(
         self, protocol: ProxyProtocol, driver: DeviceDriver, memory: DeviceBytes, box: EmulatedMailbox,
@@ -43,12 +43,12 @@ class EmulatedDevice(Device):
         self._transport = transport
         self._features: dict[str, tuple[FeatureMachine, Executor]] = {}
         self._feature_of: dict[type, str] = {}
-        """Feature of each class of an instruction."""
+        """Name of the feature, by class of an instruction."""
         self._steps: deque[_Step] = deque()
         self._is_busy = False
         """True while a step's time passes."""
         self._is_within = False
-        """True while a step is being carried out: what follows from it comes before all others."""
+        """True while a step is being carried out: the steps that follow from it come before all others."""
 
     @override
     def add_feature(
@@ -67,7 +67,10 @@ class EmulatedDevice(Device):
             self.carry_out(steps)
 
     def carry_out(self, instructions: list[Instruction]) -> None:
-        """Carry out instructions; a feature's answer to an event of the kernel waits for its turn, too."""
+        """Carry out instructions; those of a feature wait for their turn.
+
+        They may be a feature's answer to an event of the kernel, such as a leave.
+        """
         feature = next(filter(None, (self._feature_of.get(type(each)) for each in instructions)), None)
         if feature is None:
             super().carry_out(instructions)
@@ -116,7 +119,7 @@ class EmulatedDevice(Device):
         return cost
 
     def _fetch(self, step: _Step, cost: Cost) -> None:
-        """Read what lies on other devices, and then add."""
+        """Read the bytes that lie on other devices, and then add."""
         own, left = self.protocol.device, [len(cost.fetched)]
 
         def add(due_s: float) -> None:
@@ -151,7 +154,7 @@ class EmulatedDevice(Device):
 
 
 class EmulatedService(ProxyService):
-    """Service of a memory device whose Device is an EmulatedDevice."""
+    """Service whose device is an EmulatedDevice."""
 
     def _make_device(self, protocol: ProxyProtocol, rings: LiveBuffers) -> Device:
         assert isinstance(self._mailbox, EmulatedMailbox)

@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""Envelopes to the fabric and back: a record, the bytes that it stands for, and emulated times.
+"""Messages to the fabric and back: a record, the bytes that it stands for, and emulated times.
 
-How many bytes each shard has, and on which device, follows from the records that pass by and from the plan.
+The number of bytes of each shard, and its device, follow from the records that pass by and from the plan.
 """
 
 import enum
@@ -16,50 +16,53 @@ from coarse.protocol.records import Descriptor, Located, Record, Register, Regis
 _SUBMISSION = struct.Struct("<dQHHHBxi")
 _DELIVERY = struct.Struct("<dBxH4x")
 NUMBER_BYTES = 8
-"""Length of the number, at a frame's begin, by which an endpoint knows what it has submitted for itself."""
+"""Length of the number, at a frame's begin, by which an endpoint knows its own submissions."""
 
 
 class FabricPort(enum.IntEnum):
-    """Needs of a submission: links, of which each sender has a port for each way; a processor; or other workers."""
+    """Needs of a submission: links, a processor, or other workers.
+
+    Each sender has a port of links for each way.
+    """
 
     PUSH = 1
     PULL = 2
     DEVICES = 3
     WORKERS = 4
     MESSAGES = 16
-    """Between devices, a record or a feature's message: it waits for those of its pair alone, since live each peer has
-    a way of its own. A ring's chunks wait for one another in DEVICES."""
+    """Record or feature's message between devices. It waits for those of its pair alone, since live each peer has a
+    way of its own. A ring's chunks wait for one another in DEVICES."""
     FETCH = 6
-    """Between devices, asked for by the one that reads: it has a port of its own for what it fetches."""
+    """Fetch between devices, asked for by the one that reads. It has a port of its own for its fetches."""
     WRITE = 7
-    """Between devices, through the port of the one that writes; it hears itself when the bytes are there."""
+    """Write between devices, through the port of the one that writes. It hears itself when the bytes are there."""
     RECORD = 5
-    """No bytes: a record for the endpoint, behind what was submitted for it before."""
+    """Record for the endpoint without bytes, behind earlier submissions for it."""
     ADDER = 8
-    """The adder of the device `source`; its endpoint hears when the bytes are added."""
+    """Addition by the adder of the device `source`; its endpoint hears when the bytes are added."""
     JOINT = 9
-    """The worker `source` makes a call with others, which follows the number in the frame (coarse.protocol.joint), and
-    hears when it is over."""
+    """Call of the worker `source` with others (coarse.protocol.joint). It follows the number in the frame. The
+    worker hears when it is over."""
     MEET = 10
-    """The worker `source` goes on when all workers have come."""
+    """Pause of the worker `source` until all workers have come."""
     TIMER = 12
-    """Nothing: its endpoint hears when emulated time has come there."""
+    """Timer without bytes: its endpoint hears when emulated time has come there."""
     LOAD = 14
-    """The worker `source` loads from coherent memory of the device `target`, and hears when it has."""
+    """Load of the worker `source` from coherent memory of the device `target`. The worker hears when it has ended."""
     STORE = 15
-    """Port of stores, as that of loads."""
+    """Store of the worker `source` to coherent memory of the device `target`. The worker hears when it has ended."""
     NOW = 13
-    """Nothing, and no wait for anybody: its endpoint hears at once how late it is."""
+    """Question without bytes or waiting: its endpoint hears at once how late it is."""
     RUN = 11
-    """Submission at which emulated time begins anew at 0: measurements before the run are no part of it."""
+    """Pause like MEET, after which emulated time begins anew at 0. Earlier measurements are no part of the run."""
 
     @property
     def label(self) -> str:
-        """Return the name as users read it, which is one for all that devices send."""
+        """Name as users read it, which is one for all ways between devices."""
         return "devices" if self is FabricPort.MESSAGES else self.name.lower()
 
     def queue(self, source: int, target: int) -> tuple[int, ...]:
-        """Return the queue of a sender, or reader, in which a transfer waits for its turn."""
+        """Return the queue of the sender, or reader, in which a transfer waits for its turn."""
         match self:
             case FabricPort.PULL | FabricPort.FETCH:
                 return self, target
@@ -71,12 +74,12 @@ class FabricPort(enum.IntEnum):
 
 
 class Submission(NamedTuple):
-    """A transfer that may begin at an emulated time; `frame` is for the endpoint that it reaches."""
+    """Transfer that may begin at an emulated time; `frame` is for the endpoint that it reaches."""
 
     begin_s: float
     nbytes: int
     source: int
-    """Client or device index, as the way has it."""
+    """Index of a client or device, according to the way."""
     target: int
     endpoint: int
     way: FabricPort
@@ -90,7 +93,7 @@ class Submission(NamedTuple):
 
 
 class FabricDelivery(NamedTuple):
-    """A frame whose bytes have arrived at an emulated time."""
+    """Frame whose bytes have arrived at an emulated time."""
 
     due_s: float
     way: FabricPort
@@ -116,21 +119,21 @@ def unpack_delivery(data: bytes) -> FabricDelivery:
 
 
 class KeyPlaces:
-    """Facts on keys from which sizes and ways follow.
+    """Facts from which sizes and ways follow: descriptors, devices of clients' regions, and plans.
 
-    They are descriptors, the device that holds each client's region, and the plan of each key by the tables of the last
-    epoch.
+    The plan of each key follows from the tables of the last epoch.
     """
 
     def __init__(self, endpoint: int, placement: Placement) -> None:
-        """Start as one endpoint sees keys: clients are endpoints 0..W-1, devices W..W+D-1."""
+        """Start without facts, as one endpoint: clients are endpoints 0..W-1, devices W..W+D-1."""
         self._endpoint = endpoint
         self._placement = placement
         self._descriptors: dict[int, Descriptor] = {}
         self._devices: dict[tuple[int, int], int] = {}
         self._epoch = 0
         self._facts: tuple[Facts, ...] = ()
-        """Facts of all clients, of the last epoch in which each has said its own: until then none has begun with it."""
+        """Facts of all clients, of the last epoch in which each has announced its own. Until then none has begun
+        with it."""
         self._coming: dict[int, dict[int, Facts]] = defaultdict(dict)
         """Facts by later epoch and client."""
 

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Links, adders and the workers' joint calls of a modelled machine, on submissions of processes: see horizon.py."""
+"""Links, adders and workers' joint calls of a modelled machine, by submissions: see horizon.py."""
 
 import heapq
 import math
@@ -16,37 +16,38 @@ from coarse.simulation.engine import Engine
 from coarse.simulation.sites import Path, Site
 
 Deliver = Callable[[int, FabricDelivery], bool]
-"""Function that gives a delivery to an endpoint, and returns whether that may react to it at once."""
+"""Function that delivers to an endpoint, and returns whether that may react to it at once."""
 _Pair = tuple[int, int]
-"""(endpoint that submits, endpoint that it is for)"""
+"""Pair of endpoints: (endpoint that submits, endpoint that it is for)."""
 _MOST_RECENT = 1 << 14
 _Waiting = tuple[float, int, int, Submission]
-"""(emulated seconds, endpoint that submitted, number, submission): the least goes first, in any order of reading."""
+"""Waiting submission: (emulated seconds, endpoint that submitted, number, submission). The least goes first, in any
+order of reading."""
 
 
 class _Parked(NamedTuple):
-    """A record that waits for transfers of its pair which were submitted before it."""
+    """Record that waits for transfers of its pair which were submitted before it."""
 
     behind: set[int]
     submission: Submission
 
 
 class Absence(NamedTuple):
-    """Number of times that emulated time went on without a worker, which waited where emulation cannot see it."""
+    """Number of times that emulated time went on without a worker, which waited outside of emulation."""
 
     worker: int
     times: int
     place: str
-    """Line of the script, the first time; "" where it is not known."""
+    """Line of the script, the first time; "" if it is not known."""
 
 
 class Charged(NamedTuple):
-    """Something that has taken emulated time."""
+    """Transfer or other action that has taken emulated time."""
 
     way: str
     source: int
     target: int
-    """Workers or devices, as the way has it."""
+    """Index of a worker or device, according to the way."""
     nbytes: int
     begin_s: float
     """Seconds since the run began, from when the port was free for it."""
@@ -66,16 +67,16 @@ class FabricReport(NamedTuple):
     charged: tuple[tuple[str, int], ...] = ()
     """Bytes that were charged since the run began, by way: see FabricPort."""
     recent: tuple[Charged, ...] = ()
-    """The last of them, in the order of their ends."""
+    """Last of the charged transfers, in the order of their ends."""
 
 
 class FabricModel:
-    """The machine, advanced as far as the horizon."""
+    """Model of the machine, advanced as far as the horizon."""
 
     def __init__(
         self, site: Site, worker_nodes: Sequence[int], deliver: Deliver, rate_changes: Sequence[RateChange] = ()
     ) -> None:
-        """Make the model of a machine's fabric; `worker_nodes` are those of the modelled machine.
+        """Begin at 0 with idle links; `worker_nodes` are of the modelled machine.
 
         `rate_changes` come true at seconds of the run, which begins when all workers say so (FabricPort.RUN).
         """
@@ -93,18 +94,18 @@ class FabricModel:
         """Transfers that go before a record that was submitted and not handed on."""
         self._asking: list[tuple[int, Submission]] = []
         self._met: list[tuple[int, Submission]] = []
-        """Workers that have come to a meeting."""
+        """Workers that wait for all others."""
         self._worker_nodes = worker_nodes
         self._charged: Counter[FabricPort] = Counter()
         self._recent: deque[Charged] = deque(maxlen=_MOST_RECENT)
         self._free_s: dict[tuple[int, ...], float] = {}
-        """End of what a queue has done last."""
+        """End of a queue's last transfer."""
         self._begin_time(Engine(site.links))
         self._num_transfers = self._num_late = self._num_submitted = 0
         self._worst_late_s = 0.0
 
     def submit(self, peer: int, submission: Submission) -> None:
-        """Take what an endpoint submits."""
+        """Take an endpoint's submission."""
         self._num_submitted += 1
         number, pair = next(self._numbers), (peer, submission.endpoint)
         if submission.way is FabricPort.RECORD:
@@ -123,9 +124,9 @@ class FabricModel:
         heapq.heappush(self._moves, (submission.begin_s, peer, number, submission))
 
     def advance(self, horizon_s: float) -> None:
-        """Let everything happen before a time at which an endpoint may still submit ([Note: strictly before]).
+        """Let all happen before a time at which a submission may still come: see [Note: strictly before].
 
-        Then tell who has asked how late it is: the horizon may be one without them, who come back.
+        Then answer the endpoints that have asked how late it is: the horizon may be one without them, who come back.
         """
         self._advance(horizon_s)
         asking, self._asking = self._asking, []
@@ -153,12 +154,12 @@ class FabricModel:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Return two numbers that change whenever anything has happened."""
+        """Pair of numbers that change whenever anything has happened."""
         return self._num_submitted, self._engine.num_events
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether anything would happen if time went on."""
+        """True if anything would happen if time went on."""
         return bool(self._moves or self._records or self._parked) or not self._engine.is_idle
 
     def report(self) -> FabricReport:
@@ -184,7 +185,7 @@ class FabricModel:
         self._hand_on(peer, submission, max(record_s, self._engine.now_s))
 
     def _arrived(self, peer: int, number: int, submission: Submission) -> None:
-        """Note that a transfer has come; records that were sent after it may follow."""
+        """Hand on a transfer that has come; records that were sent after it may follow."""
         self._hand_on(peer, submission, self._engine.now_s)
         pair = peer, submission.endpoint
         if pair in self._under_way:
@@ -218,7 +219,7 @@ class FabricModel:
                 self._engine.move(port, path, nbytes, arrived, priority=submission.priority)
 
     def _ended(self, peer: int, number: int, submission: Submission, began_s: float) -> None:
-        """End a transfer whose bytes have taken their time."""
+        """Note that bytes have taken their time."""
         _, nbytes, source, target, _, way, _, _ = submission
         now_s, queue = self._engine.now_s, way.queue(source, target)
         begin_s = min(now_s, max(began_s, self._free_s.get(queue, 0.0)))
@@ -228,7 +229,7 @@ class FabricModel:
         self._arrived(peer, number, submission)
 
     def _meet(self, peer: int, submission: Submission) -> None:
-        """Let workers meet at one point: they go on when the last has come."""
+        """Let a worker wait for the others; all go on when the last has come."""
         self._met.append((peer, submission))
         if len(self._met) == len(self._worker_nodes):
             met, self._met = self._met, []
@@ -242,14 +243,14 @@ class FabricModel:
                 self._hand_on(each, submitted, self._engine.now_s)
 
     def _begin_time(self, engine: Engine) -> None:
-        """Go on with links on which nothing moves, at 0."""
+        """Begin time at 0, with links on which nothing moves."""
         self._engine = engine
         self._joints = JointCalls(engine, self._site, self._worker_nodes, self._joint_over)
         self._joint_bytes: dict[tuple[int, bytes], int] = {}
         """Bytes by worker and number of a call that is not over."""
 
     def _joint_over(self, peer: int, submission: Submission, due_s: float) -> None:
-        """End a call for a worker, for which it has lasted since that worker made it."""
+        """Hand on a call that is over for a worker, for which it has lasted since that worker made it."""
         nbytes = self._joint_bytes.pop((peer, submission.frame[:NUMBER_BYTES]), 0)
         self._recent.append(Charged(submission.way.label, peer, peer, nbytes, submission.begin_s, due_s))
         self._hand_on(peer, submission, due_s)

@@ -1,4 +1,4 @@
-"""The fabric process as its parent, worker 0, has it: started, awaited, and asked for its account."""
+"""Fabric process as its parent, worker 0, has it: started, awaited, and asked for its account."""
 
 import json
 import subprocess
@@ -13,10 +13,10 @@ _ENDING_S = 60.0
 
 
 class FabricChild:
-    """One fabric process."""
+    """Fabric process that this process has started."""
 
     def __init__(self, order: FabricOrder, control: int, rank: int) -> None:
-        """`control` is the descriptor of the mailboxes' segment."""
+        """Start the process; `control` is the descriptor of the mailboxes' segment."""
         self._rank = rank
         self._process = subprocess.Popen(
             [sys.executable, "-m", "coarse.emulation.fabric_process", str(control)],
@@ -33,11 +33,11 @@ class FabricChild:
 
     @property
     def process_id(self) -> int:
-        """Its number; its entry in /proc stays until `take_report`."""
+        """Number of the process; its entry in /proc stays until `take_report`."""
         return self._process.pid
 
     def await_ready(self) -> None:
-        """Return once it serves; FabricError where it could not start."""
+        """Return once it serves; FabricError if it could not start."""
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "ready\n":
             raise fabric_error(self.process_id, self._rank)

@@ -1,6 +1,6 @@
-"""Fabric of an emulated run: one process that knows the modelled machine, and passes on what has arrived.
+"""Fabric process: it has the model of the machine, and forwards arrived messages.
 
-It is nobody's peer but by its mailbox, so no lock is shared with a rank that may die. It ends when all
+It is linked to the others by its mailbox alone, so no lock is shared with a rank that may die. It ends when all
 endpoints have left or died.
 """
 
@@ -22,7 +22,7 @@ _LONGEST_SLEEP_S = 0.1
 
 
 class FabricProcess:
-    """The model behind its mailbox."""
+    """Model of the machine behind its mailbox."""
 
     def __init__(self, order: FabricOrder, mailbox: FabricMailbox) -> None:
         num_endpoints = len(order.process_ids)

@@ -1,4 +1,4 @@
-"""Ends of the ranks of an emulated run and its fabric process, with causes, for the launcher to read."""
+"""Ends of an emulated run's ranks and fabric process, with reasons, from ranks to the launcher."""
 
 import json
 import os
@@ -12,25 +12,25 @@ from coarse.launch.rank_exits import Departures, Verdict, exit_status, how_ended
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An error on its way from a rank to the launcher."""
+    """Error on its way from a rank to the launcher."""
 
     kind: str
-    """The name of its class."""
+    """Name of its class."""
     text: str
     fields: dict[str, object]
-    """Fields of the error beside its text, if it is one of coarse's."""
+    """Facts beside its text, if it is one of coarse's errors."""
     rank: int
     at_s: float
-    """Seconds by the clock that all processes of this machine share."""
+    """Seconds of the clock that all processes of this machine share."""
 
     @property
     def dead_rank(self) -> int | None:
-        """The MPI rank whose end this is the word of, where it is no more than that."""
+        """MPI rank whose end this reports, if it reports no more than that."""
         rank = self.fields.get("rank")
         return rank if self.kind == DeadRankError.__name__ and isinstance(rank, int) else None
 
     def as_error(self, printed: str) -> CoarseError:
-        """Return the error again; with the printed text if its own does not say why."""
+        """Return the error again, with the printed lines if the text alone does not say why."""
         kind = getattr(errors, self.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, CoarseError)):
             return CoarseError(f"rank {self.rank} raised {self.kind}: {self.text}{printed}")
@@ -40,38 +40,44 @@ class Failure:
 
 
 def failure_of(error: BaseException, *, rank: int, at_s: float) -> Failure:
-    """Return the failure that a rank reports about its error."""
+    """Return a rank's report of its error."""
     fields = vars(error) if isinstance(error, CoarseError) else {}
     return Failure(kind=type(error).__name__, text=str(error), fields=dict(fields), rank=rank, at_s=at_s)
 
 
 def write_failure(failure: Failure, folder: Path) -> None:
-    """Leave it where the launcher looks, whole or not at all."""
+    """Write a failure where the launcher looks, whole or not at all."""
     unfinished = folder / f"failure-{failure.rank}.part"
     unfinished.write_text(json.dumps(asdict(failure)))
     unfinished.rename(unfinished.with_suffix(".json"))
 
 
 def first_failure(folder: Path) -> Failure | None:
-    """Return the failure of the first rank that failed; word of another rank's death only if no rank says more."""
+    """Return the failure of the rank that failed first.
+
+    Reports of another rank's death count only if no rank says more.
+    """
     found = [Failure(**json.loads(path.read_text())) for path in folder.glob("failure-*.json")]
     return min(found, key=lambda failure: (failure.dead_rank is not None, failure.at_s), default=None)
 
 
 class Ends(Departures):
-    """An emulated run is over as soon as a rank ends otherwise than with status 0."""
+    """Ends of an emulated run's ranks; the run is over once one ends otherwise than with status 0."""
 
     def __init__(self, num_workers: int, num_ranks: int) -> None:
         super().__init__(num_ranks, light=frozenset())
         self._num_workers = num_workers
 
     def verdict(self) -> Verdict | None:
-        """Return why the run must be ended now; None while it may go on."""
+        """Return the reason why the run must be ended now; None while it may go on."""
         error = self.error()
         return None if error is None else Verdict(str(error), exit_status(self._failed[error.rank]) or 1)
 
     def error(self, rank: int | None = None, printed: str = "") -> DeadRankError | None:
-        """Return the end of a rank, or the first that failed; with the printed text if the status does not say why."""
+        """Return the error of a rank's end, or of the first that failed.
+
+        It has the printed lines if the status does not say why.
+        """
         if rank is None:
             rank = next(iter(self._failed), None)
         if rank is None:
@@ -87,14 +93,14 @@ class Ends(Departures):
 
 
 _EXIT_CODE = -1
-"""The last field of /proc/PID/stat."""
+"""Place of the last field of /proc/PID/stat."""
 
 
 def fabric_error(process_id: int, rank: int, status: int | None = None) -> FabricError:
-    """Return the error of a rank about a fabric process that has ended too early.
+    """Return a rank's error about a fabric process that has ended too early.
 
-    Its status stands in /proc until its parent, worker 0, takes it, which that does at the end of a run alone,
-    and then says.
+    Its status stands in /proc until its parent, worker 0, takes it, which that does at the end of a run alone, and then
+    says.
     """
     status = _exit_status(process_id) if status is None else status
     remedy = "start the run again, with fewer workers or a smaller model if memory ran out (dmesg says so)"

@@ -1,4 +1,4 @@
-"""A worker's gradients in an emulated job: real arrays of the real shapes, which memory devices sum."""
+"""Gradients of a worker in an emulated job: real arrays of the real shapes, which memory devices sum."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,7 +30,7 @@ class Gradients:
         self._arrays = [self._array(descriptor) for descriptor in descriptors]
 
     def fill(self, value: float) -> None:
-        """Fill all of them with this worker's contribution."""
+        """Fill all gradients with this worker's contribution."""
         for descriptor, array in zip(self._descriptors, self._arrays, strict=True):
             array[...] = stored(value, descriptor)
 
@@ -52,7 +52,7 @@ class Gradients:
 
 
 class GradientsOnGpu(Gradients):
-    """On a worker's GPU, from which streams copy them to devices and back."""
+    """Gradients on a worker's GPU, from which streams copy them to devices and back."""
 
     def __init__(self, client: Client, descriptors: Sequence[Descriptor], gpu: int) -> None:
         self._gpu = gpu
@@ -73,7 +73,7 @@ class GradientsOnGpu(Gradients):
         return self._client.push_pull(self._descriptors[position], array, array)
 
     def values(self, position: int) -> np.ndarray:
-        """Return a copy of a gradient on the host."""
+        """Return a copy of a gradient's present values on the host."""
         return self._client.copies.on_host(self._on_gpu[position])
 
     def _array(self, descriptor: Descriptor) -> np.ndarray:
@@ -83,7 +83,7 @@ class GradientsOnGpu(Gradients):
 
 
 class WorkerSums:
-    """Sums by the workers: each reads what all others contribute, in memory that all have mapped.
+    """Sums by the workers: each reads all others' contributions, in memory that all have mapped.
 
     [Note: two of each] A worker may be in its next iteration while another still reads. It cannot be in the one after
     that: there it would have waited for a sum to which the other has contributed. So contributions take turns at two
@@ -97,10 +97,10 @@ class WorkerSums:
         memories: Mapping[int, DeviceMemory],
         descriptors: Sequence[Descriptor],
     ) -> None:
-        """Open a collective of the workers."""
+        """Map all workers' arrays, as a collective of the workers."""
         self._client = client
         self._arrays: list[list[list[np.ndarray]]] = []
-        """Arrays by turn, worker and place, (n,) of the type in which workers sum."""
+        """Arrays by turn, worker and place: (n,) of the type in which workers sum."""
         self._sums = [np.empty(each.num_elements, _accumulator(each)) for each in descriptors]
         self._worker = comm.Get_rank()
         self._num_filled = 0
@@ -121,7 +121,7 @@ class WorkerSums:
                 array.fill(value)
 
     def take(self, places: Sequence[int]) -> None:
-        """Sum these places, of which all workers have contributed theirs; see [Note: two of each]."""
+        """Sum these places, to which all workers have contributed; see [Note: two of each]."""
         if not places:
             return
         turn = self._arrays[self._num_filled % 2]

@@ -1,19 +1,19 @@
 # Pure: no MPI, threads, clock or environment.
-"""Horizon of an emulated run: the time up to which the fabric may go, since no earlier submission can come.
+"""Horizon of an emulated run: the time up to which the fabric may go, since nothing earlier can come.
 
 Emulated time is virtual. Each endpoint publishes two words in mapped memory: a bound, the least emulated time at which
 it may still submit anything, and how many deliveries it has taken in. The fabric goes to the least bound and no
-further, so nothing comes too late, whatever else the machine does, and nobody waits for a clock.
+further, so nothing comes too late, however busy the machine is, and no process waits for a clock.
 
 [Note: words] An endpoint that listens may react to a delivery that it has not taken in yet, at the time of that
-delivery: then the first such time is its bound, if that is less. Whether it listens is the sign of the bound, so that
-both change at once. It submits first, then writes the bound, then the count; the fabric reads the count, then the
-bound, then what was submitted. x86-64 keeps stores in order, and loads. So a bound that the fabric sees is one before
+delivery: then the first such time is its bound, if that is less. The sign of the bound tells whether it listens, so
+that both change at once. It submits first, then writes the bound, then the count; the fabric reads the count, then the
+bound, then the submissions. x86-64 keeps stores in order, and loads. So a bound that the fabric sees is one before
 which all has been read, and a delivery that counts as taken in has a bound that its taker knew of.
 
 [Note: strictly before] A transfer begins or ends only before the horizon, and not at it: another may begin at the same
-time, and the order of the two must not depend on who was read first. A record without bytes is handed on at the horizon
-too, since whoever holds it may wait for the answer.
+time, and the order of the two must not depend on the order of reading. A record without bytes is handed on at the
+horizon too, since the process that holds it may wait for the answer.
 """
 
 import math
@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 Word = tuple[int, float]
-"""(deliveries that an endpoint has taken in, its signed bound), read in this order."""
+"""Words of an endpoint: (deliveries that it has taken in, its signed bound), read in this order."""
 
 
 def signed(bound_s: float, *, listens: bool) -> float:
@@ -33,7 +33,7 @@ class Horizon:
     """Bounds of all endpoints, as the fabric knows them."""
 
     def __init__(self, num_endpoints: int, read: Callable[[int], Word]) -> None:
-        """`read` returns an endpoint's words."""
+        """Begin with all endpoints; `read` returns an endpoint's words."""
         self._read = read
         self._untaken: list[deque[float]] = [deque() for _ in range(num_endpoints)]
         """Times of deliveries that an endpoint has not taken in, by endpoint."""
@@ -44,11 +44,11 @@ class Horizon:
         """Words of endpoints that time goes on without, until they change."""
 
     def least_s(self) -> float:
-        """Read all words, and return the least time at which an endpoint may still submit; infinity if none may."""
+        """Read all words; return the least time at which a submission may still come, infinity if none may."""
         return min(map(self._bound_s, self._alive), default=math.inf)
 
     def holders(self) -> list[int]:
-        """Return the endpoints that time waits for, as they were read last, and that do something else than listen."""
+        """Return the endpoints that time waits for, as they were read last, and that do not listen."""
         least_s = self.least_s()
         return [each for each in self._alive if not self._listens[each] and self._bound_s(each) == least_s < math.inf]
 
@@ -57,7 +57,7 @@ class Horizon:
         self._away[endpoint] = self._read(endpoint)
 
     def delivered(self, endpoint: int, due_s: float) -> bool:
-        """Note a delivery, no earlier than those before it; return whether its endpoint may react to it at once."""
+        """Note a delivery, no earlier than those before it; return whether its endpoint may react at once."""
         self._untaken[endpoint].append(due_s)
         return self._listens[endpoint]
 

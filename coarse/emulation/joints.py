@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Joint calls of workers on a modelled machine: collectives of groups as the simulator plays them, and messages.
+"""Joint calls of workers on a modelled machine: collectives of groups as simulated, and messages.
 
 [Note: joint calls] Each member submits a call when it makes it. A collective begins when the last member's has come,
 and plays the phases that the simulator has for it on streams of its group, in the order of the group's calls. An
@@ -36,24 +36,27 @@ _FLAG_BYTES = 8
 
 
 class Call(NamedTuple):
-    """A call of one member."""
+    """Call of one member."""
 
     submission: Submission
     joint: Joint
 
 
 class JointCalls:
-    """All groups of workers."""
+    """Joint calls of all groups of workers."""
 
     def __init__(self, engine: Engine, site: Site, worker_nodes: Sequence[int], hand_on: _HandOn) -> None:
-        """`hand_on` gets a member, what it has submitted, and the second at which it is over for it."""
+        """Begin without calls.
+
+        `hand_on` gets a member, its submission, and the second at which that is over for it.
+        """
         self._engine = engine
         self._site = site
         self._worker_nodes = tuple(worker_nodes)
         self._hand_on = hand_on
         self._groups: dict[Meeting, _Group] = {}
         self._sent: defaultdict[Meeting, deque[float]] = defaultdict(deque)
-        """Times at which messages have come that were not received, by their ends and tag."""
+        """Times at which messages have come that were not received yet, by their ends and tag."""
         self._receives: defaultdict[Meeting, deque[tuple[int, Submission]]] = defaultdict(deque)
 
     def submit(self, worker: int, submission: Submission) -> int:
@@ -100,7 +103,7 @@ class JointCalls:
 
 
 class _Group:
-    """One group's calls: see [Note: joint calls]."""
+    """Calls of one group: see [Note: joint calls]."""
 
     def __init__(self, engine: Engine, meeting: Meeting, routes: SiteRoutes, hand_on: _HandOn) -> None:
         self._engine = engine
@@ -128,7 +131,7 @@ class _Group:
             self._begin(coming)
 
     def _begin(self, calls: dict[int, Call]) -> None:
-        """Begin a call for which all have come."""
+        """Begin a call, to which all have come."""
         joints = [calls[worker].joint for worker in self._meeting.members]
         if joints[0].kind is CollectiveKind.READ_PARTS and joints[0].buffer in self._storing:
             self._storing[joints[0].buffer].append(partial(self._begin, calls))
@@ -155,7 +158,7 @@ class _Group:
 
 
 def chain_of(joints: Sequence[Joint], routes: SiteRoutes) -> Chain:
-    """Return the phases of a collective of these members, in the group's order; those of the first one's kind."""
+    """Return the phases of a collective of members in the group's order; the first one's kind counts."""
     joint, num_members = joints[0], len(joints)
     nbytes = sum(each.nbytes for each in joints)
     match joint.kind:
@@ -215,7 +218,7 @@ class _RingsInPieces(AllReduces):
         super().__init__(engine, routes.site.between_workers, members, self._num_elements, self._sizes)
 
     def submit(self, worker: int, call: Call) -> None:
-        """Begin a member's next one."""
+        """Begin a member's next all-reduce."""
         place = self._num_begun[worker]
         self._num_begun[worker] += 1
         self._submitted[worker][place] = call.submission

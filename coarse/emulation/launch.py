@@ -1,4 +1,4 @@
-"""Starts an emulated run, and tells what came out of it."""
+"""Start of an emulated run, and its result."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ _POLL_S = 1.0
 _ENDING_S = 5.0
 """Seconds that mpirun may take to end once there is a result."""
 _ORDER, _RESULT, _PRINTED = "order.json", "result.json", "printed.txt"
-"""Files of a run; what its ranks and mpirun print is shown where they cannot say better what went wrong."""
+"""Files of a run. Lines that its ranks and mpirun print are shown if they cannot say better what went wrong."""
 _NUM_PRINTED = 40
 
 
@@ -46,15 +46,15 @@ class EmulatedResult:
     """Transfers that were submitted after their emulated time had passed."""
     worst_late_s: float
     start_profile_s: float = 0.0
-    """Seconds that measuring took on all, before the first iteration."""
+    """Emulated seconds in which everything was measured, before the first iteration."""
     measured_facts: tuple[Facts, ...] = ()
-    """Facts that came out of it; () for a mode that measures nothing."""
+    """Facts that were measured then; () for a mode that measures nothing."""
     profiles: tuple[Profile, ...] = ()
-    """Meetings at which the running job was profiled, in order."""
+    """Profilings of the running job, in order."""
 
     @property
     def profile_share(self) -> float:
-        """Share of the run that its workers spent in those meetings."""
+        """Share of the run that its workers spent in those profilings."""
         return profile_share(self.iterations, self.profiles)
 
     @property
@@ -73,7 +73,7 @@ class EmulatedResult:
         return fmean(row.exposed_s for row in self._counted())
 
     def _counted(self) -> tuple[WorkerIteration, ...]:
-        """Return all but the first iteration, or period, in which keys are met; that one where it is alone."""
+        """Return all but the first iteration, or period, which registers keys; that one if it is alone."""
         period = self.order.period
         return tuple(row for row in self.iterations if row.iteration >= period) or self.iterations
 
@@ -99,7 +99,7 @@ def run_order(order: EmulationOrder) -> EmulatedResult:
 
     Raises:
         FabricError, DeadRankError: the fabric process or a rank ended in mid-run; the whole run has ended.
-        CoarseError: what a rank raised.
+        CoarseError: the error that a rank raised.
     """
     with _signals_unwind(), tempfile.TemporaryDirectory(prefix="coarse-emulation-") as name:
         folder = Path(name)
@@ -126,7 +126,7 @@ def _profile(row: dict[str, Any]) -> Profile:
 
 
 def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
-    """Start all ranks and return when they have ended, with mpirun's status; None where it had to be ended."""
+    """Start all ranks and return when they have ended, with mpirun's status; None if it had to be ended."""
     program = ("-m", "coarse.emulation.run", str(folder / _ORDER), str(folder / _RESULT))
     argv = mpirun_argv(
         usable_mpirun(sys.executable, os.environ),
@@ -149,7 +149,10 @@ def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
 
 @contextlib.contextmanager
 def _signals_unwind() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise SystemExit, so that ranks and files are removed; only the main thread gets them."""
+    """Let SIGTERM and SIGHUP raise SystemExit, so that ranks and files are removed.
+
+    Only the main thread gets them.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -162,7 +165,7 @@ def _signals_unwind() -> Iterator[None]:
 
 
 def _exit(number: int, _: FrameType | None) -> None:
-    """Unwind once: another signal would cut off what the first has begun to remove."""
+    """Unwind once: another signal would cut off the removal that the first has begun."""
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(exit_status(-number))

@@ -1,8 +1,8 @@
-"""A worker's line to a machine that is not here, and its emulated clock.
+"""Link of a worker to a machine that is not here, and its emulated clock.
 
 [Note: own work] A worker's clock stands at the emulated time at which it left coarse last, and the CPU time that it
 spends until it enters again is added then. Within coarse no compute counts: a wait ends at the later of its begin and
-of what it waited for.
+of the event that it waits for.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Record
 
 _WITHOUT_POINT = (CollectiveKind.BARRIER, CollectiveKind.MEET)
-"""Kinds of calls at which compute has no point that a file of its times would know: other modes do without them."""
+"""Kinds of calls at which compute has no point that a file of its times would know. Other modes do without them."""
 _POLL_S = 10e-6
-"""Emulated seconds that a look at something which is not there takes, so that loops of looks end."""
+"""Emulated seconds of a look at something that is not there, so that loops of looks end."""
 
 
 class WorkerClock:
-    """The emulated clock of one worker's process: see [Note: own work]."""
+    """Emulated clock of one worker's process: see [Note: own work]."""
 
     def __init__(self, box: EmulatedMailbox, compute: ComputeClock, stretches: Stretches) -> None:
         self._box = box
@@ -47,26 +47,29 @@ class WorkerClock:
         self._depth = self._num_waits = 0
         self.computed_s = self.waited_s = self.left_s = 0.0
         self.on_stretch: Callable[[float], None] | None = None
-        """Told of each stretch of compute that has ended, with its begin."""
+        """Function that is told of each stretch of compute that has ended, with its begin."""
         self.on_waited: Callable[[float, float], None] = lambda began_s, ended_s: None
-        """Told of each wait, when it has ended."""
+        """Function that is told of each wait, when it has ended."""
 
     def now_s(self) -> float:
-        """Return the emulated seconds (`Clock.now_s`)."""
+        """Return the emulated time, with the compute since coarse was left."""
         return self._box.now_s + (self._compute.peek() if self._stretches.given is None else 0.0)
 
     def times(self) -> tuple[float, float, float, float]:
-        """Return now, what was computed and waited by now, and when the last wait ended."""
+        """Return now, the compute and waits by now, and the end of the last wait."""
         return self.now_s(), self.computed_s, self.waited_s, self.left_s
 
     @property
     def is_within(self) -> bool:
-        """Return whether coarse is at work, and no compute counts."""
+        """True if coarse is at work, and no compute counts."""
         return self._depth > 0
 
     @contextlib.contextmanager
     def own_work(self, point: str | None = None) -> Iterator[None]:
-        """Give a context in which what runs is coarse's and no compute; compute has stopped at `point`."""
+        """Count no compute within the context, where coarse works.
+
+        `point` is the name of the point at which compute has stopped.
+        """
         self._depth += 1
         if self._depth == 1:
             began_s = self._box.now_s
@@ -98,7 +101,7 @@ class WorkerClock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Give a context within which this worker waits: the time that passes is no compute, and exposed."""
+        """Count time within the context, where this worker waits, as exposed and as no compute."""
         with self.own_work("wait"):
             began_s = self._box.now_s
             self._num_waits += 1
@@ -113,7 +116,7 @@ class WorkerClock:
 
 
 class EmulatedLink(DeviceLink):
-    """A worker's line to the devices, in emulated time."""
+    """Link of a worker to the devices, in emulated time."""
 
     def __init__(
         self,
@@ -136,15 +139,15 @@ class EmulatedLink(DeviceLink):
         worker_clock.on_waited = lambda *wait: log.exposed.append(wait)
         self._is_held = False
         self._num_calls: Counter[str] = Counter()
-        """Joint calls since the optimizer's last step, by what they are."""
+        """Number of joint calls since the optimizer's last step, by their kind."""
         self._sizes_of: dict[int, Callable[[int], object]] = {}
-        """Number of a model (device) -> function of the sizes of its messages."""
+        """Functions of a device that return sizes for messages to it, by number of a model."""
         box.sizes_of = self._sizes_for
         self._own_threads: set[threading.Thread] = set()
         """Threads that work for coarse alone: these have no emulated time."""
 
     def note(self, descriptor: Descriptor, *, is_workers: bool) -> None:
-        """Note that a sum of devices, or of workers, begins."""
+        """Note the begin of something that devices, or the workers, sum."""
         self._log.note(
             Push(
                 *self.worker_clock.times(), descriptor.name, descriptor.num_elements, descriptor.dtype, descriptor.op,
@@ -162,7 +165,7 @@ class EmulatedLink(DeviceLink):
     def join(
         self, meeting: Meeting, joints: Sequence[Joint], what: str, descriptor: Descriptor | None = None
     ) -> Due:
-        """Join a call, which is over once it would be on the machine, and has been done here."""
+        """Begin a joint call, which is over once it would be on the machine and has been done here."""
         if meeting is ANYBODY:
             raise UnsupportedError(
                 f"rank {self.protocol.client}: emulation has to know whom a message comes from; name the sender in "
@@ -195,7 +198,10 @@ class EmulatedLink(DeviceLink):
 
     @contextlib.contextmanager
     def within_world(self, name: str, is_of_all: bool) -> Iterator[None]:
-        """Give a context in which the script waits in a collective of MPI's own, whose bytes have no emulated time."""
+        """Count time within the context, where the script waits in a collective of MPI's own.
+
+        That moves bytes that have no emulated time.
+        """
         if threading.current_thread() is not threading.main_thread() or self.worker_clock.is_within:
             yield
             return
@@ -227,7 +233,10 @@ class EmulatedLink(DeviceLink):
         self.worker_clock.forget(cpu_s)
 
     def _await_touches(self, device: int, began_s: float) -> None:
-        """Wait for what the stretch of compute that began then has touched, at the rates of bulk loads and stores."""
+        """Wait for the bytes that the stretch of compute begun then has touched.
+
+        They take the rates of bulk loads and stores.
+        """
         ended: list[float] = []
         touched, self._touched = self._touched, [0, 0]
         ways = [(way, n) for way, n in zip((FabricPort.LOAD, FabricPort.STORE), touched, strict=True) if n]
@@ -243,7 +252,7 @@ class EmulatedLink(DeviceLink):
                 raise StallError(f"rank {self.protocol.client}: waited too long for loads and stores of device memory")
 
     def note_wait(self, point: str) -> None:
-        """Note that a wait for joint calls begins."""
+        """Note the begin of a wait for joint calls."""
         self._log.note_wait(Waited(self.worker_clock.now_s(), self.worker_clock.computed_s, point))
 
     @override
@@ -251,7 +260,7 @@ class EmulatedLink(DeviceLink):
         return self.worker_clock.own_work(point)
 
     def spend(self, feature: str, steps: Sequence[object], sizes: object) -> None:
-        """Spend the time of a feature's steps; the worker's port takes one after the other."""
+        """Let the steps of a feature take their time: the worker's port takes one after the other."""
         costs = [cost_of(costs_of(feature), step, sizes) for step in steps]
         ended: list[float] = []
         with self.worker_clock.waiting():
@@ -279,7 +288,7 @@ class EmulatedLink(DeviceLink):
         return None if sizes_of is None else sizes_of(endpoint - self._placement.num_clients)
 
     def note_mode(self, name: str, **options: object) -> None:
-        """Note the mode; a sharded mode says more than the backend that it uses, too."""
+        """Note the mode; a sharded mode says more than the backend that it also uses."""
         if options or not self._log.mode:
             self._log.mode, self._log.options = name, options
 
@@ -298,7 +307,7 @@ class EmulatedLink(DeviceLink):
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Let emulated time go on without this worker, which goes on from there afterwards."""
+        """Let emulated time go on while this worker waits elsewhere; the worker goes on at the later time."""
         if self._is_held:
             yield
             return
@@ -326,11 +335,11 @@ class EmulatedLink(DeviceLink):
         self._log.exposed.clear()
 
     def catch_up(self) -> None:
-        """Return once all that has happened by this worker's clock is here."""
+        """Return once all messages up to this worker's clock are here."""
         self._spend(FabricPort.TIMER)
 
     def _spend(self, way: FabricPort, whom: str = "the emulated machine") -> None:
-        """Return once the fabric has answered; `whom` is waited for."""
+        """Return once the fabric has answered; `whom` is the name of the party that is waited for."""
         here: list[float] = []
         with self.lock:
             self._box.spend(way, 0, self.protocol.client, 0, here.append)
@@ -339,7 +348,7 @@ class EmulatedLink(DeviceLink):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Give a context in which emulated time goes no further than this worker's clock, though it waits."""
+        """Let emulated time, within the context, go no further than this worker's clock, though it waits."""
         moment_s = self._box.moment_s()
         self._is_held = True
         try:
@@ -351,7 +360,7 @@ class EmulatedLink(DeviceLink):
 
 
 class _Blocking:
-    """Something of MPI's own that is under way while this thread is within it."""
+    """Call of MPI's own that is under way while this thread is within it."""
 
     failure: BaseException | None = None
     members: Collection[int] | None = None
@@ -362,12 +371,12 @@ class _Blocking:
 
 
 class _Joined:
-    """Joint calls of this worker: the machine's time first, then what is done here, which all have begun by then."""
+    """Joint calls of this worker: the machine's time first, then the work here, which all have begun."""
 
     def __init__(self, link: EmulatedLink, point: str | None, num_calls: int, *, is_alone: bool) -> None:
-        """Make the wait of calls, with the name of the `point` at which compute stops for it.
+        """Begin with all calls left.
 
-        `is_alone`: no other worker takes part.
+        `point` is the name of the point at which compute stops for them. With `is_alone` no other worker takes part.
         """
         self._is_alone = is_alone
         self._link = link
@@ -375,12 +384,12 @@ class _Joined:
         self._num_left = num_calls
 
     def on_ended(self, _: float) -> None:
-        """Note that one of them would be over on the machine."""
+        """Note that one of the calls would be over on the machine."""
         self._num_left -= 1
 
     @contextlib.contextmanager
     def awaited(self, pending: Awaitable, timeout_s: float | None) -> Iterator[None]:
-        """Give a context that is entered once the time is over (`Due.awaited`)."""
+        """Wait until the time is over or `pending` has failed, and hold emulated time within the context."""
         link = self._link
 
         def is_over() -> bool:
@@ -395,7 +404,7 @@ class _Joined:
                 yield
 
     def has_come(self) -> bool:
-        """Return whether the time is over (`Due.has_come`); a look that finds nothing takes a moment."""
+        """Return whether the time is over; a look that finds nothing takes a moment."""
         with self._link.worker_clock.own_work():
             self._link.catch_up()
             if self._num_left:

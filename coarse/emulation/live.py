@@ -1,4 +1,4 @@
-"""A user's training on a machine that is not here: live ranks whose communication takes emulated time."""
+"""Training of a user on an absent machine: live ranks whose communication takes emulated time."""
 
 import os
 import threading
@@ -56,13 +56,13 @@ from coarse.transport.node import NodeShare
 
 Part = TypeVar("Part")
 _FEW = 2
-"""So many iterations of each worker are simulated for ranges."""
+"""Number of iterations of each worker that are simulated for ranges."""
 _STALL_FACTOR = 10.0
-"""Number of times that a wait may last longer than live: ranks share this machine's cores, and all compute."""
+"""Factor on the longest wait of live training. Ranks share this machine's cores, and all compute for real."""
 
 
 class EmulatedClient(Client):
-    """A worker's client, whose calls are coarse's own work."""
+    """Client of a worker, whose calls are coarse's own work."""
 
     link: EmulatedLink
 
@@ -81,7 +81,7 @@ class EmulatedClient(Client):
             return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
 
     def part(self, make: Callable[[Client], Part]) -> Part:
-        """Return the worker's part of a feature.
+        """Make a feature's part of the client.
 
         Raises:
             UnsupportedError: the feature states the cost of none of its records.
@@ -99,7 +99,10 @@ class EmulatedClient(Client):
             return super().take(key, out, timeout_s)
 
     def is_complete(self, key: int) -> bool:
-        """Return whether a result is whole; a look that finds nothing takes a moment, and later arrivals are seen."""
+        """Return whether a key is complete, with all messages up to now.
+
+        A look that finds nothing takes a moment.
+        """
         with self.link.worker_clock.own_work():
             self.link.catch_up()
             found = super().is_complete(key)
@@ -109,10 +112,10 @@ class EmulatedClient(Client):
 
 
 class TrainingFactory(EmulatedFactory):
-    """A rank's parts where a user's script trains: see EmulatedFactory."""
+    """Parts of a rank that runs a user's script: see EmulatedFactory."""
 
     def __init__(self, config: Config) -> None:
-        """Start with the configuration, which names the machine; `strategy` looks it up."""
+        """Take the machine's name from the configuration; `strategy` looks it up."""
         assert config.emulate is not None
         self._settings: EmulateSettings = config.emulate
         self._scale = 1.0
@@ -120,7 +123,7 @@ class TrainingFactory(EmulatedFactory):
         self._config: Config | None = None
         self._has_begun = False
         self._logs: list[Path] = []
-        """Files of each worker's log, in the memory of the first."""
+        """Logs of each worker, in the memory of the first."""
         super().__init__(None, None, decide=None)
 
     @cached_property
@@ -132,7 +135,7 @@ class TrainingFactory(EmulatedFactory):
         return LiveFactory.strategy(self, world, config)
 
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
-        """Return the configuration's partition; all are on this host, and no rank has two roles."""
+        """Return the configuration's partition; all ranks are on this host, and none has two roles."""
         partition = LiveFactory.partition(self, world, hosts, config)
         made_by_all(world, lambda: _require_emulated(partition, hosts, config))
         if self._settings.compute_file is not None:
@@ -142,7 +145,7 @@ class TrainingFactory(EmulatedFactory):
         return partition
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
-        """Return the placement, planned by the modelled nodes."""
+        """Return the placement planned by the modelled nodes."""
         self._config = config
         counts = partition.num_workers, partition.num_devices
         self.job = _job_on(modelled_cluster(self._machine, self._settings, *counts, config, strategy))
@@ -150,7 +153,7 @@ class TrainingFactory(EmulatedFactory):
         return super().placement(partition, config, strategy)
 
     def share(self, at: RankContext, opened: ExitStack) -> NodeShare:
-        """Return the node's share; at the end worker 0 reports the results."""
+        """Share the node's memories; at the end worker 0 prints the account of the run."""
         share = super().share(at, opened)
         self._logs = shared_files(at.world, at.placement.ranks[0], "log", at.placement.num_clients)
         for path in self._logs:
@@ -184,7 +187,7 @@ class TrainingFactory(EmulatedFactory):
         return client
 
     def facts(self, at: RankContext, client: Client) -> Facts:
-        """Return facts, measured when all first profile, before the run begins."""
+        """Return a worker's facts, measured when all first profile, before the run begins."""
         assert isinstance(client.link, EmulatedLink)
         with client.link.worker_clock.own_work():  # workers measure at equal times
             facts = super().facts(at, client)
@@ -196,7 +199,10 @@ class TrainingFactory(EmulatedFactory):
         return facts
 
     def _settled_scale(self, at: RankContext) -> float:
-        """Return the scale as stated, or of the file of compute times, or measured by the first rank; equal on all."""
+        """Return the scale as stated, or of the file of compute times, or measured by the first rank.
+
+        It is the same on all.
+        """
         scale = np.array([self._settings.compute_scale or (self._times.scale if self._times is not None else 0.0)])
         if at.world_rank == 0 and not scale[0]:
             scale[0] = scale_of(self._machine.accelerator, flops_per_cpu_s())
@@ -204,7 +210,7 @@ class TrainingFactory(EmulatedFactory):
         return float(scale[0])
 
     def _own_step(self, mode: str, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
-        """Return the last iterations, simulated; or why not."""
+        """Return the last iterations, simulated; or the reason why they are not."""
         sharding = SHARDINGS.get(logs[0].mode)
         replays: partial[OwnStep | str]
         if sharding is not None and sharding.replays_by:
@@ -232,7 +238,7 @@ class TrainingFactory(EmulatedFactory):
         )  # fmt: skip
 
     def _cluster_of(self, strategy: Strategy, machine: Machine | None = None) -> ModelledCluster:
-        """Return the same ranks' places under another strategy, or on another machine."""
+        """Return the places of these ranks under another strategy, or on another machine."""
         assert self._config is not None
         workers, devices = self.job.num_workers, self.job.placement.num_devices
         count = strategy.num_devices(devices, workers)
@@ -273,7 +279,7 @@ def _job_on(cluster: ModelledCluster) -> Job:
 
 
 def _require_emulated(partition: PartitionTable, hosts: list[str], config: Config) -> None:
-    """Raise ConfigError for what an emulated run cannot have."""
+    """Raise ConfigError for settings that an emulated run cannot have."""
     if len(set(hosts)) > 1:
         raise ConfigError(
             f"an emulated run has all ranks on one host, got {sorted(set(hosts))}; state its nodes by --nodes",

@@ -1,7 +1,7 @@
-"""A mailbox in emulated time: what is sent goes through the fabric, and arrives when the modelled machine is done.
+"""Mailbox in emulated time: messages go through the fabric, and arrive when the machine's model says.
 
 [Note: holds] An endpoint that keeps something for later keeps its moment, too: emulated time goes no further until it
-has been submitted. So what a GPU copies, or a chunk whose bytes are still on their way by MPI, comes in time.
+has been submitted. So copies of a GPU, or a chunk whose bytes are still on their way by MPI, come in time.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from coarse.proxy.costs import RECORD_COSTS, Told
 from coarse.transport.mailbox import Mailbox
 
 Then = Callable[[float], None]
-"""(emulated time at which something is over)"""
+"""Function of the emulated time at which something is over."""
 _TAKEN, _BOUND = 1, 2
 """Word offsets within an endpoint's status block, beside its asleep mark: see horizon.py."""
 
 
 def _no_sizes(_: Record, __: int) -> None:
-    """Return no sizes, for records that cost nothing."""
+    """Return None as sizes of records that cost nothing."""
 
 
 class EmulatedMailbox(Mailbox):
-    """One endpoint's end of its rings; the fabric is one endpoint more.
+    """Mailbox of one endpoint; the fabric is one endpoint more.
 
-    `now_s` is the emulated time of what is being done: of a device that of the record which was handed out last, of a
-    worker its own clock. What is sent begins then.
+    `now_s` is the emulated time of the present action: of a device that of the record which was handed out last, of a
+    worker its own clock. Messages that are sent begin then.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class EmulatedMailbox(Mailbox):
         *,
         placement: Placement,
     ) -> None:
-        """`num_endpoints` and `peers` count the fabric, which is the last endpoint."""
+        """Open the mailbox; `num_endpoints` and `peers` count the fabric, which is the last endpoint."""
         super().__init__(endpoint, num_endpoints, peers, control, run)
         self._peers = peers
         self._fabric = num_endpoints - 1
         self._num_clients = placement.num_clients
         self._is_device = endpoint >= placement.num_clients
         self.places = KeyPlaces(endpoint, placement)
-        """Facts on keys and their places, as far as records of them have passed."""
+        """Facts of keys and their places, as far as records of them have passed."""
         self.now_s = 0.0
         self._earlier = threading.local()
-        """The moment of `as_of`, in the thread that is within."""
+        """Moment of `as_of`, in the thread that is within."""
         self._words = self._status[endpoint]
         self._bounds = self._words.cast("B").cast("d")
         self._num_taken = 0
@@ -68,12 +68,12 @@ class EmulatedMailbox(Mailbox):
         """Moments that are kept: see [Note: holds]."""
         self._publishing = threading.Lock()
         self._then: dict[int, Then] = {}
-        """Waiting callbacks, by the number of something that this endpoint has submitted."""
+        """Functions that wait, by number, for the ends of this endpoint's submissions."""
         self._num_spent = 0
         self.on_message: Callable[[FabricDelivery], None] | None = None
-        """Takes what another device has sent."""
+        """Function that takes messages of other devices."""
         self.sizes_of: Callable[[Record, int], object] = _no_sizes
-        """(feature's record, endpoint that it is for) -> the sizes that its costs want."""
+        """Function of (feature's record, endpoint that it is for) to the sizes that its costs need."""
 
     def watch_fabric(self, process_id: int, rank: int) -> None:
         """Let every wait end with FabricError, in the name of a rank, once the fabric process has ended."""
@@ -116,7 +116,7 @@ class EmulatedMailbox(Mailbox):
         self._submit(way, cost.amount, source, target, peer, encode(record), priority)
 
     def send_to_all(self, record: Record) -> None:
-        """Send a record to all peers; the fabric is none."""
+        """Send a record to all peers but the fabric."""
         for peer in self._peers[:-1]:
             self.send(peer, record)
         self.ring_bells()
@@ -131,15 +131,15 @@ class EmulatedMailbox(Mailbox):
         self, way: FabricPort, nbytes: int, source: int, target: int, then: Then, *, at_s: float | None = None,
         priority: int = 0, content: bytes = b"",
     ) -> None:  # fmt: skip
-        """Have something take its emulated time, of which this endpoint alone has to hear.
+        """Let something take its emulated time; this endpoint alone hears of its end.
 
         Args:
-            way: What it takes.
-            nbytes: How much.
+            way: Need of the submission.
+            nbytes: Its bytes.
             source: Client or device index, as the way has it.
-            target: The same.
+            target: Client or device index, as the way has it.
             then: Called with the emulated time at which it is over.
-            at_s: Emulated time from which on it may begin; by default that of what is being done.
+            at_s: Emulated time from which on it may begin; by default that of the present action.
             priority: Of several that wait at a port the largest goes first.
             content: More that the fabric has to know.
         """
@@ -149,7 +149,7 @@ class EmulatedMailbox(Mailbox):
         self._submit(way, nbytes, source, target, self.endpoint, frame, priority, at_s)
 
     def join(self, meeting: Meeting, joint: Joint, then: Then) -> None:
-        """Make a call with other workers: see coarse.protocol.joint; `then` as of `spend`."""
+        """Make a call with other workers: see coarse.protocol.joint; `then` is as for `spend`."""
         self.spend(FabricPort.JOINT, 0, self.endpoint, 0, then, content=pack_call(meeting, joint))
 
     def _submit(
@@ -164,19 +164,19 @@ class EmulatedMailbox(Mailbox):
     # --- emulated time
 
     def at_s(self) -> float:
-        """Return the emulated time at which what this thread sends begins."""
+        """Return the emulated time at which messages of this thread begin."""
         earlier_s: float | None = getattr(self._earlier, "s", None)
         return self.now_s if earlier_s is None else earlier_s
 
     def moment_s(self) -> float:
-        """Return the emulated time of what is being done, at which time is held until `as_of` is left."""
+        """Return the emulated time of the present action, at which time is held until `as_of` is left."""
         moment_s = self.at_s()
         self.hold(moment_s)
         return moment_s
 
     @contextlib.contextmanager
     def as_of(self, moment_s: float) -> Iterator[None]:
-        """Give a context in which sends begin at an emulated time, for any actions of other threads."""
+        """Let messages, within the context, begin at an emulated time, independent of other threads."""
         before_s = getattr(self._earlier, "s", None)
         self._earlier.s = moment_s
         try:
@@ -186,7 +186,7 @@ class EmulatedMailbox(Mailbox):
             self.release(moment_s)
 
     def go_back_to(self, moment_s: float) -> None:
-        """Go on with what was held since a moment."""
+        """Go on with an action that was held since a moment."""
         self.now_s = moment_s
         self.release(moment_s)
 
@@ -207,7 +207,7 @@ class EmulatedMailbox(Mailbox):
             self._publish()
 
     def go_on_until(self, emulated_s: float) -> None:
-        """Compute until an emulated time; nothing is submitted before then."""
+        """Compute: submit nothing before then."""
         self.now_s = max(self.now_s, emulated_s)
         self._publish(self.now_s, listens=False)
 
@@ -218,7 +218,7 @@ class EmulatedMailbox(Mailbox):
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Give a context in which this endpoint waits by other means than the fabric, and submits nothing."""
+        """Wait, within the context, by other means than the fabric, and submit nothing."""
         self._publish(float("inf"), listens=False)
         try:
             yield
@@ -226,7 +226,7 @@ class EmulatedMailbox(Mailbox):
             self.go_on_until(self.now_s)
 
     def _publish(self, bound_s: float | None = None, *, listens: bool = False) -> None:
-        """Say what may still be submitted, and what has been taken in: see [Note: words] in horizon.py."""
+        """Publish the bound of submissions and the count of deliveries: see [Note: words] in horizon.py."""
         with self._publishing:
             if bound_s is not None:
                 self._bound_s, self._listens = bound_s, listens
@@ -267,12 +267,20 @@ class EmulatedMailbox(Mailbox):
                 yield record
 
     def sleep(self, timeout_s: float) -> list[int]:
-        """Sleep while emulated time goes on; FabricError once the fabric process has ended."""
+        """Sleep until something comes, while emulated time goes on.
+
+        Raises:
+            FabricError: the fabric process has ended.
+        """
         self._publish(float("inf"), listens=True)
         return self._without_fabric(super().sleep(timeout_s))
 
     def take_ended(self) -> list[int]:
-        """Return the processes that have ended; FabricError once the fabric process has ended."""
+        """Return the ranks that have ended.
+
+        Raises:
+            FabricError: the fabric process has ended.
+        """
         return self._without_fabric(super().take_ended())
 
     def _without_fabric(self, dead: list[int]) -> list[int]:
@@ -282,7 +290,7 @@ class EmulatedMailbox(Mailbox):
 
 
 class FabricMailbox(Mailbox):
-    """The fabric's own: it wakes up where an endpoint's words have changed, too."""
+    """Mailbox of the fabric: it wakes up also when an endpoint's words have changed."""
 
     def __init__(self, num_endpoints: int, control: memoryview, run: str) -> None:
         super().__init__(num_endpoints, num_endpoints + 1, tuple(range(num_endpoints)), control, run)
@@ -296,7 +304,7 @@ class FabricMailbox(Mailbox):
         return num_taken, self._bounds[endpoint][_BOUND]
 
     def look(self) -> None:
-        """Sleep only until words are others than now."""
+        """Remember the present words, so that sleep ends once they differ."""
         self._seen = self._words()
 
     def _words(self) -> list[Word]:

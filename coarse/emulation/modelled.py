@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The ranks of an emulated training on its machine: which endpoints play them, as the settings have it."""
+"""Ranks of an emulated training on its machine: the endpoints that play them, as the settings have it."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def _require_network(machine: Machine, num_nodes: int) -> None:
 def _stated(
     machine: Machine, settings: EmulateSettings, num_workers: int, num_devices: int
 ) -> EndpointPlacement | None:
-    """Return the endpoints that the settings name; None where they name none."""
+    """Return the endpoints that the settings name; None if they name none."""
     if settings.places is None:
         return None
     workers, devices = ([each.strip() for each in part.split(",") if each.strip()] for part in _halves(settings.places))

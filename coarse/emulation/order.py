@@ -1,4 +1,4 @@
-"""Order of an emulated run, as JSON: the scenario, and the decisions made for it."""
+"""Order of an emulated run, as JSON: the scenario, and the decisions for it."""
 
 import json
 from collections.abc import Mapping
@@ -21,29 +21,33 @@ from coarse.strategy.rounds import By, Round, first_to_devices
 
 @dataclass(frozen=True, kw_only=True)
 class EmulationOrder(JobQuestion):
-    """One emulated run: a question about one mode, and what was decided. All ranks run on this host."""
+    """Order of one emulated run: a question about one mode, and its decisions.
+
+    All ranks run on this host.
+    """
 
     mode: str
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of a strategy that is not coarse's own."""
     by: tuple[str, ...] = ()
-    """Summer of each gradient. (): undecided.
-
-    It is decided once, before the ranks start: they would all decide the same, but each for itself.
-    """
+    """Members that sum each gradient. This is decided once, before the ranks start: they would all decide equally,
+    but each for itself. (): undecided."""
     is_held_back: bool = True
-    """True if the workers' sums wait for the end of backward; decided, too."""
+    """True if gradients that the workers sum wait for the end of backward; decided, too."""
     facts: tuple[tuple[int, ...], ...] = ()
-    """Decided, too."""
+    """Facts of each worker; decided, too."""
     checked_pool: str | None = None
-    """A file by which devices send instead of by MPI, under the sanitizer of pools."""
+    """File by which devices send instead of by MPI, under the sanitizer of pools."""
     num_gpus: int = 0
-    """GPUs of this host, in turn the workers' and then the devices': there gradients and device memory lie. 0: on the
-    host."""
+    """GPUs of this host, in turn the workers' and then the devices'. Gradients and device memory lie there. 0: on
+    the host."""
 
     @property
     def num_ranks(self) -> int:
-        """Workers and memory devices; a job without devices still has one, whose memory holds the gradients."""
+        """Number of workers and memory devices.
+
+        A job without devices still has one, whose memory holds the gradients.
+        """
         return self.num_workers + max(1, self.num_devices)
 
     @cached_property
@@ -68,7 +72,7 @@ class EmulationOrder(JobQuestion):
         )
 
     def decided(self) -> "EmulationOrder":
-        """Return the same run with the choices of its strategy."""
+        """Return the order with its strategy's decisions."""
         job = self.scenario().job()
         return replace(
             self,
@@ -80,11 +84,11 @@ class EmulationOrder(JobQuestion):
 
     @property
     def num_to_devices(self) -> int:
-        """Gradients that the devices sum; decided."""
+        """Number of gradients that the devices sum; decided."""
         return self.by.count(By.DEVICES.value)
 
     def with_split(self, num_to_devices: int) -> "EmulationOrder":
-        """Return the same run in which devices sum the first gradients and workers the others."""
+        """Return the order with so many first gradients summed by the devices and the others by the workers."""
         by = first_to_devices(num_to_devices, len(self.by)).by
         return replace(self, by=tuple(each.value for each in by))
 
@@ -94,12 +98,15 @@ class EmulationOrder(JobQuestion):
         return self.scenario().job_of(self.facts, decided)
 
     def decide(self) -> Decide | None:
-        """Return the function that chooses facts and rounds by measurements; None if nothing is measured."""
+        """Return the function that decides by measurements; None for a strategy that measures nothing.
+
+        It chooses facts and rounds.
+        """
         strategy = self.scenario().strategy
         return self.scenario().decide if strategy.probes and strategy.uses_devices else None
 
     def gpu_of(self, worker: int) -> int | None:
-        """Return the GPU on which a worker's gradients lie; None on the host."""
+        """Return the GPU of a worker's gradients; None on the host."""
         return worker % self.num_gpus if self.num_gpus else None
 
     def partition(self, job: Job) -> PartitionTable:
@@ -129,5 +136,5 @@ def order_json(order: EmulationOrder) -> str:
 
 
 def parse_emulation_order(text: str) -> EmulationOrder:
-    """Return the order of text that `order_json` wrote."""
+    """Return the order that `order_json` wrote."""
     return from_mapping(EmulationOrder, json.loads(text), lambda _: "the order of an emulated run")

@@ -1,4 +1,4 @@
-"""The steps that an emulated run has shown, simulated in the modes that it did not run in."""
+"""Steps of an emulated run, simulated in the modes that it did not run in."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,15 +14,15 @@ from coarse.strategy.rounds import By, Round
 from coarse.strategy.strategy import Strategy
 
 ClusterOf = Callable[[Strategy], ModelledCluster]
-"""(strategy) -> its ranks' places on the machine; ConfigError where it has none."""
+"""Function of a strategy to its ranks' places on the machine; ConfigError if it has none."""
 
 
 def in_other_modes(steps: Sequence[Job], cluster_of: ClusterOf) -> Iterator[tuple[str, float]]:
-    """Simulate steps whose gradients the devices sum, in place and in rings, or one device, or the workers.
+    """Simulate steps whose gradients the devices sum, in place and in rings, or one device or the workers.
 
     Args:
         steps: Some, as they ran.
-        cluster_of: Gives places.
+        cluster_of: Function that returns places.
 
     Yields:
         A mode, and its mean seconds of an iteration; none that the machine has no places for.

@@ -1,6 +1,6 @@
-"""The steps of an emulated run whose workers gather and scatter by torch itself, simulated: its calls, one by one.
+"""Simulated steps of an emulated run whose workers gather and scatter by torch itself: call by call.
 
-[Note: calls] Each worker computes what it did between two calls or waits, makes the calls that it made, in their order
+[Note: calls] Each worker computes as it did between two calls or waits, makes the calls that it made, in their order
 and with their sizes, and waits where it waited; a barrier is waited for at once. Calls of a group meet as they do on
 the machine (joints.py).
 """
@@ -22,13 +22,13 @@ _WAIT = "wait "
 
 
 class _Compute(NamedTuple):
-    """A worker computes."""
+    """Compute of a worker."""
 
     seconds: float
 
 
 class _Call(NamedTuple):
-    """A worker makes a call, and waits for it at once, or later."""
+    """Call of a worker, which it waits for at once, or later."""
 
     name: str
     packed: bytes
@@ -36,20 +36,20 @@ class _Call(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A worker waits for all calls of a name that are under way."""
+    """Wait of a worker for all calls of a name that are under way."""
 
     name: str
 
 
 class _Mark(NamedTuple):
-    """An iteration begins."""
+    """Begin of an iteration."""
 
 
 _Act = _Compute | _Call | _Wait | _Mark
 
 
 def is_gathered(log: Logged, iterations: Sequence[Iteration]) -> bool:
-    """Return whether most bytes of a worker's iterations are not summed as a whole, but gathered and scattered."""
+    """Return whether most bytes of a worker's iterations are gathered and scattered, not summed whole."""
     begin_s = min((row.begin_s for row in iterations), default=0.0)
     end_s = max((row.end_s for row in iterations), default=0.0)
     nbytes = Counter[bool]()
@@ -89,7 +89,7 @@ def own_calls(
 
 
 def _acts_of(log: Logged, row: Iteration, compute: float) -> Iterator[_Act]:
-    """Yield what a worker did in an iteration, in order."""
+    """Yield a worker's acts in an iteration, in order."""
     calls = [push for push in log.pushes if row.begin_s <= push.at_s < row.end_s]
     waits = [waited for waited in log.waits if row.begin_s <= waited.at_s < row.end_s]
     events: list[Push | Waited] = sorted([*calls, *waits], key=lambda event: event.at_s)  # at one time calls first
@@ -106,21 +106,21 @@ def _acts_of(log: Logged, row: Iteration, compute: float) -> Iterator[_Act]:
 
 
 class _Replay:
-    """All workers on a virtual clock."""
+    """Replay of all workers on a virtual clock."""
 
     def __init__(self, job: Job, programs: Sequence[Sequence[_Act]]) -> None:
         self._engine = Engine(job.site.links)
         self._joints = JointCalls(self._engine, job.site, job.placement.cluster.worker_nodes, self._on_ended)
         self._programs = [deque(program) for program in programs]
         self._names: dict[int, tuple[int, str]] = {}
-        """Worker and name of each call, by its number."""
+        """Worker and name of a call, by its number."""
         self._under_way: Counter[tuple[int, str]] = Counter()
         self._awaited: dict[int, str] = {}
-        """Name of the call that each worker waits for."""
+        """Name of the calls that a worker waits for, by worker."""
         self._begun_s: list[list[float]] = [[] for _ in programs]
 
     def run(self) -> list[list[float]] | None:
-        """Return by worker the seconds at which its iterations began; None if one of them waits for ever."""
+        """Return the seconds at which each worker's iterations began; None if a worker waits for ever."""
         for worker in range(len(self._programs)):
             self._engine.at(0.0, partial(self._go_on, worker))
         self._engine.run()

@@ -1,7 +1,7 @@
-"""The step of sharded training that an emulated run has shown, as a job for the simulator: its units, with their times.
+"""Step of sharded training of an emulated run, as a job for the simulator: units with their times.
 
-[Note: whose compute] What a worker computes after it has waited for a unit belongs to that unit: a backward too whose
-parameters stayed since forward, and the loss to the last unit's forward. What it computes after the last reduction, the
+[Note: whose compute] A worker's compute after it has waited for a unit belongs to that unit: a backward too whose
+parameters stayed since forward, and the loss to the last unit's forward. Its compute after the last reduction, the
 optimizer's step and the data, comes at the end. Of several workers that differ the slowest counts between each two
 waits, since there the others wait for it.
 
@@ -34,7 +34,7 @@ _WAIT = "wait "
 _ROOT = "root"
 _TAIL = (Phase.REDUCE_SCATTER, "")
 _Slot = tuple[Phase, str]
-"""A pass, and the unit that is computed; the tail is what comes after all."""
+"""Pass, and the unit that is computed; the tail is the compute after all units."""
 
 
 def own_sharded_step(
@@ -88,17 +88,17 @@ def own_sharded_step(
 
 
 class _Pass:
-    """One iteration of one worker: see [Note: whose compute]."""
+    """Iteration of one worker: see [Note: whose compute]."""
 
     def __init__(self, log: Logged, row: Iteration, num_workers: int, num_near: int) -> None:
-        """`num_near`: workers of a node."""
+        """Share the iteration's compute out; `num_near` is the number of workers of a node."""
         self._num_workers, self._num_near = num_workers, num_near
         self.nbytes: dict[str, int] = {}
         """Bytes by unit, in forward order."""
         self.is_trained: dict[str, bool] = {}
         self.slots: list[_Slot] = []
         self.computed_s: list[float] = []
-        """Unit that computes after each wait, and the seconds until the next."""
+        """Seconds of compute between waits, as `slots`: from a wait until the next."""
         self.agreements: list[Push] = []
         """Calls that are of no unit: see [Note: agreements]."""
         calls = [push for push in log.pushes if row.begin_s <= push.at_s < row.end_s]

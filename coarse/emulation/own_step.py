@@ -1,6 +1,6 @@
-"""The step that an emulated run has shown, as a job for the simulator: its buckets, at the times when they were there.
+"""Step of an emulated run, as a job for the simulator: its buckets, at the times when they were there.
 
-All that comes after the first wait of an iteration counts as forward: the optimizer's step and the data, too.
+All compute after the first wait of an iteration counts as forward: the optimizer's step and the data, too.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def own_step(
         job: Links, places and facts.
         iterations: Counted ones of all workers.
         num_workers: Their number.
-        cluster_of: Gives the places of other modes, which are left out without it.
+        cluster_of: Function that returns the places of other modes, which are left out without it.
         compute: Factor on all compute.
 
     Returns:
@@ -51,7 +51,7 @@ def own_step(
 
 
 def _job_of(job: Job, rows: Sequence[Iteration], compute: float) -> Job:
-    """Return one iteration of all workers: the first one's times, scaled by how much more the others computed."""
+    """Return one iteration of all workers: the first one's times, scaled by the others' extra compute."""
     first = rows[0]
     backward_s = max(first.backward_s, first.pushes[-1].at_s - first.begin_s)
     gradients = tuple(

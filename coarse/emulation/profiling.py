@@ -20,22 +20,22 @@ WAYS = {"push": FabricPort.PUSH, "pull": FabricPort.PULL, "devices": FabricPort.
 
 
 class EmulatedProfiler:
-    """Profiler of one worker; all workers measure together, each probe batch by the worker that owns it."""
+    """Profiler of one worker; all workers measure equally, each probe batch by its owner, and all hear of it."""
 
     def __init__(self, comm: MPI.Comm, link: DeviceLink, box: EmulatedMailbox) -> None:
-        """`comm` is the workers'; nothing else may be under way between them."""
+        """Join the other workers; `comm` is theirs, and nothing else may be under way between them."""
         self._comm = comm
         self._link = link
         self._box = box
         self._spent_s = 0.0
 
     def carry_out(self, measuring: Measuring[Result]) -> tuple[Result, float]:
-        """Return the result, and the emulated seconds that the probe batches took, one after the other."""
+        """Return the result of measurements, and the emulated seconds of their probe batches, one after the other."""
         self._spent_s = 0.0
         return drive(measuring, self._measure), self._spent_s
 
     def agree_on(self, decide: Decide) -> Decide:
-        """Return the same decision, made by worker 0 for all."""
+        """Return a function that has worker 0 decide for all."""
 
         def agreed(job: Job) -> Job:
             text = b""
@@ -59,7 +59,7 @@ class EmulatedProfiler:
         return found.tobytes()
 
     def _measure(self, probe_batch: ProbeBatch) -> Seconds:
-        """Return the seconds of a probe batch; all workers are at one emulated time, before it and after."""
+        """Measure a probe batch; all workers are at one emulated time, before it and after."""
         seconds = np.empty(len(probe_batch.sends))
         if probe_batch.owner == self._comm.Get_rank():
             begin_s = self._box.now_s

@@ -1,4 +1,4 @@
-"""The steps that an emulated run has shown under what the machine's numbers may be instead: the least and the most."""
+"""Range of an emulated run's steps over the intervals of the machine's numbers: least and most."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,23 +15,23 @@ from coarse.simulation.job import Job
 _NUM_SAMPLES = 6
 """Points that are drawn beside the two ends."""
 _MOST_WORKERS = 16
-"""Most workers for which ranges are simulated; with more, simulations take long."""
+"""Most workers of which ranges are made: with more, simulations take long."""
 Replay = Callable[[Job, float], "OwnStep | str"]
-"""(job, factor on all compute) -> its last steps; or why not."""
+"""Function of (job, factor on all compute) to its last steps, or the reason why there are none."""
 
 
 def with_range(
     own: OwnStep, job: Job, replay: Replay, machine: str, cluster_on: Callable[[Machine], ModelledCluster], *,
     is_share_assumed: bool, slows_rings: bool,
 ) -> OwnStep:  # fmt: skip
-    """Add how long the same steps take at other points of the machine's intervals.
+    """Add the seconds of the same steps at other points of the machine's intervals.
 
     Args:
         own: They at the machine's own numbers.
         job: Links and places.
         replay: Simulates some of them.
         machine: Preset or file.
-        cluster_on: Gives the ranks' places on such a machine.
+        cluster_on: Function that returns the ranks' places on such a machine.
         is_share_assumed: Whether the accelerator's share of its peak is, so that compute may be what was published.
         slows_rings: Whether the simulation slows compute beside a ring of the workers.
     """

@@ -1,4 +1,4 @@
-"""The program of an emulated run's ranks: `mpirun -n RANKS python -m coarse.emulation.run ORDER RESULT`."""
+"""Program of an emulated run's ranks: `mpirun -n RANKS python -m coarse.emulation.run ORDER RESULT`."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from coarse.runtime import end_job
 
 
 def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
-    """Run one rank: memory devices serve, workers replay; worker 0 writes the rows.
+    """Run a rank: memory devices serve, workers replay; worker 0 writes the rows.
 
     A rank that fails tells the launcher why, and ends the whole run.
     """
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
 
 
 def run_rank(order: EmulationOrder) -> dict[str, object] | None:
-    """Run this rank's part, and return what worker 0 has to report; None on all other ranks."""
+    """Run a rank's part and return worker 0's report; None on all other ranks."""
     job = order.job()
     pool = {} if order.checked_pool is None else {"pool": {"path": order.checked_pool, "coherence": "checked"}}
     rank = EmulatedRank(job, order.partition(job), decide=order.decide(), settings=pool)

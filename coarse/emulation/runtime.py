@@ -1,4 +1,4 @@
-"""Opens a rank's parts as live training does, with the fabric's mailboxes and the adders in emulated time."""
+"""Parts of a rank, opened as in live training, with the fabric's mailboxes and emulated adders."""
 
 import mmap
 import os
@@ -51,27 +51,30 @@ def shared_files(world: MPI.Comm, root: int, name: str, count: int) -> list[Path
 
 
 class EmulatedFactory(LiveFactory):
-    """A rank's parts in emulated time; one host, however many nodes the machine has."""
+    """Parts of a rank in emulated time; one host, however many nodes the machine has."""
 
     job: Job
     """Job as decided last."""
 
     def __init__(self, job: Job | None, partition: PartitionTable | None, *, decide: Decide | None) -> None:
-        """Make the parts; None if they follow from a configuration: then a part of this class makes them."""
+        """Take a job and a partition; None if they follow from a configuration.
+
+        Then a subclass of this class makes them.
+        """
         if job is not None:
             self.job = job
         self.fabric: FabricChild | None = None
-        """Fabric process of worker 0, which starts it."""
+        """Fabric process; on worker 0, which starts it."""
         self.box: EmulatedMailbox | None = None
-        """Mailbox of a worker."""
+        """Mailbox; on a worker."""
         self.memories: Mapping[int, DeviceMemory] = {}
         self.profiler: EmulatedProfiler | None = None
         self.adaptation: Adaptation | None = None
-        """Adaptation of a worker whose job measures its tables."""
+        """Adaptation; on a worker whose job measures its tables."""
         self.start_profile_s = 0.0
         """Emulated seconds for which all was measured before the first iteration."""
         self.measured_facts: tuple[Facts, ...] = ()
-        """Facts of all clients that came out then."""
+        """Facts that were measured then, of all clients."""
         self._wanted_partition = partition
         self._decide = decide
         self._control = memoryview(b"")
@@ -93,14 +96,17 @@ class EmulatedFactory(LiveFactory):
         return wanted
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
-        """Return the placement, planned by the modelled nodes, while all ranks are on this host."""
+        """Return the placement planned by the modelled nodes, while all ranks are on this host."""
         modelled = self.job.placement.cluster
         if not modelled.num_devices:
             return super().placement(partition, config, strategy)
         return replace(super().placement(partition, config, strategy), modelled=modelled)
 
     def share(self, at: RankContext, opened: ExitStack) -> NodeShare:
-        """Return the node's share; worker 0 starts the fabric, for which the segment has one more endpoint."""
+        """Share the node's memories; worker 0 starts the fabric.
+
+        The mailboxes' segment has an endpoint more for it.
+        """
         share = super().share(at, opened)
         self.memories = share.memories
         nbytes = control_bytes(len(at.placement.ranks) + 1)
@@ -128,11 +134,11 @@ class EmulatedFactory(LiveFactory):
         )
 
     def device_hosts(self, at: RankContext) -> tuple[int, ...]:
-        """Return the modelled nodes of the devices."""
+        """Return the modelled nodes of devices."""
         return self.job.placement.device_nodes
 
     def mailbox(self, at: RankContext, endpoint: int, share: NodeShare) -> Mailbox:
-        """Return the mailbox, whose announcements of bytes go through the fabric."""
+        """Return a mailbox whose records that announce bytes go through the fabric."""
         ranks = at.placement.ranks
         fabric = len(ranks)
         peers = tuple(e for e in range(fabric) if e != endpoint)
@@ -152,7 +158,7 @@ class EmulatedFactory(LiveFactory):
         return box
 
     def service(self, at: RankContext, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
-        """Return the service; sums and chunks take as long as the links and the adder's rate say."""
+        """Return a service whose sums and chunks take the time of the links and the adder's rate."""
         assert isinstance(mailbox, EmulatedMailbox)
         return EmulatedService(
             protocol,
@@ -165,10 +171,7 @@ class EmulatedFactory(LiveFactory):
         )
 
     def open_fast_paths(self, at: RankContext, client: Client) -> None:
-        """Change nothing.
-
-        Bytes that are not pushed, and answers that are not waited for, take no emulated time.
-        """
+        """Do nothing: bytes that are not pushed, and answers without a waiting rank, take no emulated time."""
 
     def facts(self, at: RankContext, client: Client) -> Facts:
         """Return the job's facts, measured by all workers when they first profile."""
@@ -182,7 +185,7 @@ class EmulatedFactory(LiveFactory):
 
 
 class EmulatedRank:
-    """All that this rank runs in an emulated job: a runtime of emulated parts, and what they measure."""
+    """Rank of an emulated job: a runtime of emulated parts, and their measurements."""
 
     def __init__(
         self,
@@ -192,9 +195,10 @@ class EmulatedRank:
         decide: Decide | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """Open a rank. With `decide`, by which worker 0 decides anew for all, tables are measured.
+        """Start the runtime and the fabric.
 
-        `settings` add to the configuration that follows from the job.
+        With `decide`, by which worker 0 decides anew for all, tables are measured and not the job's own. `settings` add
+        to the configuration that follows from the job.
         """
         self.parts = EmulatedFactory(job, partition, decide=decide)
         of_job = {"num_sync_groups": job.placement.num_sync_groups, "stall_timeout_s": 300.0}
@@ -204,13 +208,16 @@ class EmulatedRank:
         self.runtime.world.Barrier()
 
     def take_report(self) -> FabricReport | None:
-        """Return worker 0's report after the runtime's `close` (FabricChild.take_report); None on all others."""
+        """Return the fabric's report on worker 0, after the runtime's `close`; None on all others.
+
+        It is that of FabricChild.take_report.
+        """
         return None if self.parts.fabric is None else self.parts.fabric.take_report()
 
     def look(self, iteration: int) -> Profile:
-        """Measure again, with nothing under way, on all workers at one emulated time.
+        """Measure again, with nothing under way; all workers together, at one emulated time.
 
-        The parts' `job` is decided anew where links have changed. Its tables are used once the runtime's `profile` has
+        The parts' `job` is decided anew if links have changed. Its tables are used once the runtime's `profile` has
         been called.
         """
         adaptation, profiler = self.parts.adaptation, self.parts.profiler

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Order of the fabric process on its standard input, as JSON: links, paths, processes and changes."""
+"""Standard input of the fabric process, as JSON: links, paths, processes and changes."""
 
 import json
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ _WAYS = ("push", "pull", "between_devices", "between_workers", "load", "store")
 
 @dataclass(frozen=True, kw_only=True)
 class FabricOrder:
-    """All that the fabric process needs beside the mapped mailboxes."""
+    """Facts that the fabric process needs beside the mapped mailboxes."""
 
     site: Site
     run: str
     process_ids: tuple[int, ...]
-    """Process of each endpoint."""
+    """Process of every endpoint."""
     worker_nodes: tuple[int, ...]
-    """Nodes of the modelled machine on which the workers are, who are the first endpoints."""
+    """Nodes of the modelled machine on which the workers are, which are the first endpoints."""
     rate_changes: tuple[RateChange, ...] = ()
-    """At seconds of the run, in order."""
+    """Changes of rates at seconds of the run, in order."""
 
 
 def order_text(order: FabricOrder) -> str:
@@ -45,7 +45,7 @@ def order_text(order: FabricOrder) -> str:
 
 
 def parse_order(text: str) -> FabricOrder:
-    """Return the order of text that `order_text` wrote."""
+    """Return the order that `order_text` wrote."""
     found = json.loads(text)
     links = tuple(
         Link(

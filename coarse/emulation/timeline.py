@@ -1,4 +1,4 @@
-"""The last iterations of an emulated run, for pictures and Perfetto: compute and waits of workers, and what moved."""
+"""Last iterations of an emulated run, for pictures and Perfetto: compute, waits and moves."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,25 +13,25 @@ _MOST_DRAWN = 2
 """Iterations of the first worker."""
 _OF_WORKERS = ("push", "pull", "workers", "joint", "load", "store")
 _KINDS = {"devices": "ring", "write": "ring", "adder": "add", "workers": "together", "joint": "together"}
-"""Kinds of spans, as pictures name them, by way; others are called what the way is."""
+"""Kinds of spans, as pictures name them, by way; others have the name of the way."""
 _Span = tuple[str, float, float]
 """Kind, begin and end in seconds."""
 
 
 class LastIterations:
-    """A window of emulated time, and all that happened within it."""
+    """Window of emulated time, and all that happened within it."""
 
     def __init__(self, logs: Sequence[Logged], iterations: Sequence[Iteration], recent: Sequence[Charged]) -> None:
-        """Start with the counted iterations of all workers, at least one."""
+        """Choose the window; `iterations` are counted ones of all workers, at least one."""
         own = [row for row in iterations if row.worker == iterations[0].worker][-_MOST_DRAWN:]
         self._begin_s, self._end_s = own[0].begin_s, own[-1].end_s
         self._logs = logs
         self._recent = recent
 
     def timeline(self, title: str) -> dict[str, Any]:
-        """Return plain values that `coarse report` draws: rows of each worker and of its transfers.
+        """Return plain values that `coarse report` draws.
 
-        Transfers of devices have rows, too.
+        They have a row for each worker, and for each thing that it or a device moves.
         """
         rows: dict[str, list[_Span]] = {
             f"worker {worker}": [*self._phases(log)] for worker, log in enumerate(self._logs)
@@ -83,7 +83,7 @@ class LastIterations:
 
 
 def _who(charged: Charged) -> str:
-    """Return whose port it went through."""
+    """Return the owner of the port that it went through."""
     if charged.way in _OF_WORKERS:
         return f"worker {charged.target if charged.way == 'pull' else charged.source}"
     return f"device {charged.target if charged.way == 'fetch' else charged.source}"

@@ -1,4 +1,4 @@
-"""A worker that replays its compute, while real gradients of the real shapes are synchronised; and its rows."""
+"""Worker that replays its compute, while real gradients of the real shapes are synchronised."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,10 +23,10 @@ from coarse.strategy.rounds import By, SetOut, WorkerRounds
 
 
 class EmulatedWorker:
-    """One worker of an emulated job."""
+    """Worker of an emulated job."""
 
     def __init__(self, rank: EmulatedRank, gpu: int | None = None) -> None:
-        """`gpu`: where this worker's gradients are; None for device memory."""
+        """Open all keys; `gpu` holds this worker's gradients, None stands for device memory."""
         self._gpu = gpu
         runtime = rank.runtime
         assert runtime.client_index is not None
@@ -39,11 +39,11 @@ class EmulatedWorker:
         self._box = rank.parts.box
         self._meeting = Meeting(tuple(range(self._job.num_workers)), OWN_GROUP)
         self.profiles: list[Profile] = []
-        """Meetings at which the job was profiled as it ran."""
+        """Profilings of the job as it ran."""
         self._open_keys()
 
     def train(self) -> list[WorkerIteration]:
-        """Run all iterations, check every sum, and return the rows. Kind: emulated."""
+        """Run all iterations, and check every sum; kind "emulated"."""
         rows = []
         every = self._job.profile_every
         self._meet(FabricPort.RUN)
@@ -59,7 +59,7 @@ class EmulatedWorker:
         return rows
 
     def _profile_again(self, iteration: int) -> None:
-        """Measure; where that changes tables or split, all names are deregistered and register anew by these."""
+        """Measure again; if that changes tables or split, deregister all names and register them by these."""
         profile = self._rank.look(iteration)
         self.profiles.append(profile)
         if profile.is_new:
@@ -99,7 +99,7 @@ class EmulatedWorker:
         )
 
     def _set_out(self, buckets: Sequence[SetOut], iteration: int, begun: "_Begun") -> None:
-        """Push what the devices sum, and begin what the workers sum, all at one emulated time."""
+        """Push gradients that the devices sum, and begin those that the workers sum, all at one emulated time."""
         turn = self._turn(iteration)
         for position, by in buckets:
             place = self._places[position]
@@ -206,9 +206,9 @@ class _Begun:
     def __init__(self) -> None:
         self.handles: list[Handle] = []
         self.summed: list[int] = []
-        """Places of what the workers sum."""
+        """Places of gradients that the workers sum."""
         self.under_way: set[int] = set()
-        """Those of which this worker waits for the sum."""
+        """Places whose sums this worker waits for."""
 
     def on_summed(self, place: int, _: float) -> None:
         """Note that this worker has the sum of a place."""
@@ -219,7 +219,7 @@ _FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", 
 
 
 def gather_rows(comm: MPI.Comm, rows: Sequence[WorkerIteration]) -> list[WorkerIteration]:
-    """Return all workers' rows on every worker, with what each waited for the slowest."""
+    """Return all workers' rows on every worker, with each one's wait for the slowest."""
     own = np.array([[getattr(row, name) for name in _FIELDS] for row in rows])
     everybody = np.empty((comm.Get_size(), *own.shape))
     comm.Allgather(own, everybody)

@@ -1,7 +1,7 @@
-"""Messages between devices in emulated time: bytes go as live, and count once the links would be through.
+"""Transport between devices in emulated time: bytes go as live, and count when the model says.
 
-The fabric carries a token for each message. A message is handed on when bytes and token have both come and, where it is
-a chunk that is to be added, when the device's adder has added it.
+The fabric carries a token for each message. A message is handed on when bytes and token have both come and, if it is a
+chunk that is to be added, when the device's adder has added it.
 """
 
 import struct
@@ -25,24 +25,24 @@ _NUMBER = struct.Struct("<Q")
 
 
 class _Message(NamedTuple):
-    """The n-th message of a device to this one."""
+    """Identity of a message: the n-th of a device to this one."""
 
     source: int
     number: int
 
 
 class EmulatedTransport:
-    """Transport of one device's messages to the others (DeviceTransport)."""
+    """Transport of one device's messages to the others (a DeviceTransport)."""
 
     def __init__(self, carrier: DeviceTransport, proxy: ProxyProtocol, box: EmulatedMailbox) -> None:
-        """`carrier` moves the bytes; `proxy` says which chunks are added."""
+        """Wrap a transport: `carrier` moves the bytes; `proxy` says which chunks are added."""
         self._carrier = carrier
         self._first_device = box.endpoint - proxy.device
         self._proxy = proxy
         self._box = box
         self._num_sent: dict[int, int] = {}
         self._num_come: dict[int, int] = {}
-        """Messages of a device whose bytes have come: what one sends another comes in its order."""
+        """Messages of a device whose bytes have come: those of one device come in its order."""
         self._come: dict[_Message, Arrival] = {}
         """Messages whose bytes have come, and not their token."""
         self._told: dict[_Message, float] = {}
@@ -50,11 +50,11 @@ class EmulatedTransport:
         self._ready: deque[tuple[float, Arrival]] = deque()
         """Messages to be handed on, and when; those times are held."""
         self._charged: int | None = None
-        """Bytes of the message that is being sent, where its costs say them."""
+        """Bytes of the message that is being sent, if its costs state them."""
         box.on_message = self._on_token
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
-        """Send a message, with a token through the fabric. A ring's chunk travels without its header."""
+        """Send a message, with a token through the fabric; a ring's chunk travels without its header."""
         self._carrier.send(device, tag, payload)
         box, nbytes, priority, way = self._box, payload.nbytes, 0, FabricPort.MESSAGES
         if tag == Tag.RING:
@@ -68,7 +68,7 @@ class EmulatedTransport:
 
     @contextmanager
     def charging(self, nbytes: int) -> Iterator[None]:
-        """Give a context in which a message takes the time of so many bytes, as a table of costs has it."""
+        """Charge messages, within the context, the time of so many bytes: their cost, without their head."""
         self._charged = nbytes
         try:
             yield
@@ -76,7 +76,7 @@ class EmulatedTransport:
             self._charged = None
 
     def poll(self) -> Iterator[Arrival]:
-        """Yield messages that have come; actions on one begin at its emulated time."""
+        """Yield messages; the work on each begins at its emulated time."""
         for arrival in self._carrier.poll():
             source = arrival[0]
             number = self._num_come[source] = self._num_come.get(source, -1) + 1
@@ -99,25 +99,25 @@ class EmulatedTransport:
 
     @property
     def has_unwritten(self) -> bool:
-        """True if messages wait to be sent (`DeviceTransport.has_unwritten`)."""
+        """True if messages to other devices wait for this one to send them."""
         return self._carrier.has_unwritten
 
     @property
     def sent_bytes(self) -> list[int]:
-        """Number of bytes sent, by device."""
+        """Bytes sent, by device."""
         return self._carrier.sent_bytes
 
     @property
     def received_bytes(self) -> list[int]:
-        """Number of bytes received, by device."""
+        """Bytes received, by device."""
         return self._carrier.received_bytes
 
     def take_lost(self) -> list[int]:
-        """Return the devices that were lost (`DeviceTransport.take_lost`)."""
+        """Return the devices that were found dead since the last call."""
         return self._carrier.take_lost()
 
     def close(self) -> None:
-        """Close the transport (`DeviceTransport.close`)."""
+        """Close the carrier: nothing more is sent."""
         self._carrier.close()
 
     def _on_token(self, delivery: FabricDelivery) -> None:
@@ -130,7 +130,7 @@ class EmulatedTransport:
             self._box.hold(delivery.due_s)
 
     def _take_in(self, arrival: Arrival, due_s: float) -> None:
-        """Take in a message that is here; one that is added has to be added first."""
+        """Take a message that is here; one that is added has to be added first."""
         _, tag, payload = arrival
         if tag == Tag.RING and self._proxy.adds(_header(payload)):
             device, nbytes = self._proxy.device, payload.nbytes - RING_HEADER_BYTES

@@ -1,4 +1,4 @@
-"""A device's sums in emulated time: each has its turn once links and adder have taken as long as they would."""
+"""Sums of a device in emulated time: each has its turn once links and adder have taken their time."""
 
 from collections import deque
 from functools import partial
@@ -13,7 +13,7 @@ from coarse.proxy.reduce_run import Add, Move, ReduceRun
 
 
 class EmulatedWork:
-    """Work of an emulated device (coarse.proxy.device.Work): each sum waits for its bytes' ways and for the adder."""
+    """Queue of sums (a Work of coarse.proxy.work): each waits for its bytes' ways and for the adder."""
 
     def __init__(self, device: int, box: EmulatedMailbox) -> None:
         self._device = device
@@ -22,7 +22,7 @@ class EmulatedWork:
         """Sums whose turn has come, and when; those times are held."""
 
     def give(self, work: ReduceWork) -> None:
-        """Give work, which begins at the time of what is being done."""
+        """Take a sum, which begins at the time of the present action."""
         if isinstance(work, Reduce):
             run = ReduceRun(self._device, work)
             self._follow(work, run, run.begin(), self._box.at_s())
@@ -30,7 +30,7 @@ class EmulatedWork:
             self._add(cost_of(INSTRUCTION_COSTS, work, 0).amount, partial(self._end, work), self._box.at_s())
 
     def take(self) -> ReduceWork | None:
-        """Take work that is over (`Work.take`)."""
+        """Return the sum whose turn it is; None if none has come."""
         if not self._ready:
             return None
         due_s, work = self._ready.popleft()
@@ -38,7 +38,7 @@ class EmulatedWork:
         return work
 
     def wall_s_until_next(self) -> float | None:
-        """Return None: the end of work comes by the mailbox."""
+        """Return None: sums come by the mailbox."""
         return None
 
     def _follow(self, work: Reduce, run: ReduceRun, steps: list[Move] | list[Add], at_s: float) -> None:

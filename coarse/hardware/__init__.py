@@ -1,1 +1,1 @@
-"""Machines that are not here, as models: links, fabrics, accelerators, compute; and this one, measured."""
+"""Models of absent machines (links, fabrics, accelerators, compute), and measurements of this one."""

@@ -1,15 +1,15 @@
 # Pure: no MPI, threads, clock or environment.
-"""Account of a GPU's memory in a training iteration, row by row, and whether it fits.
+"""GPU memory that a training iteration needs, row by row, and a check that it fits.
 
 Counted: parameters, gradients and optimizer states (Rajbhandari et al. 2020, "ZeRO", section 3.1: 16 bytes per
-parameter with Adam, in fp32 as in mixed precision), and activations (`models`, [Note: saved for backward]).
-Optimizer states and master parameters in memory devices don't count, nor what an optimizer there needs.
+parameter with Adam, in fp32 as in mixed precision), and activations (`models`, [Note: saved for backward]). Optimizer
+states and master parameters in memory devices don't count, nor the memory that an optimizer there needs.
 
 [Note: labelled assumptions of memory] Three things rest on no measurement. (1) Early products: in google-research/bert
 optimization.py Adam is a graph of products, of which three depend on no gradient (decayed first moment, decayed second
 moment, weight decay times parameters), so that the executor may compute them, each as large as all parameters, while
-backward still runs. (2) 1 GiB for the CUDA context, libraries, communication buffers and fragmentation. (3) Where
-memory devices keep parameters and optimizer states, the client holds one copy of the parameters, in what it computes
+backward still runs. (2) 1 GiB for the CUDA context, libraries, communication buffers and fragmentation. (3) If memory
+devices keep parameters and optimizer states, the client holds one copy of the parameters, in the type that it computes
 in (COARSE III-D: it "maintains local parameters"), so that each is pushed once and pulled once an iteration.
 
 [Note: held against published limits] With GRAPH_FRAMEWORK the account's largest batches of BERT-large in fp32 with Adam
@@ -52,7 +52,7 @@ class Optimizer(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """Additions of a framework to the arithmetic ([Note: labelled assumptions of memory])."""
+    """Needs of a framework beyond the arithmetic; see [Note: labelled assumptions of memory]."""
 
     kernels: Kernels
     has_early_products: bool
@@ -67,28 +67,28 @@ class Framework:
 
 
 GRAPH_FRAMEWORK = Framework(kernels=Kernels.SEPARATE, has_early_products=True)
-"""TensorFlow without a compiler, as COARSE's evaluation and the published BERT runs used it."""
+"""Framework like TensorFlow without a compiler, as in COARSE's evaluation and the published BERT runs."""
 EAGER_FRAMEWORK = Framework(kernels=Kernels.SEPARATE, has_early_products=False)
-"""PyTorch without a compiler: a kernel for every operation, and an optimizer that works in place."""
+"""Framework like PyTorch without a compiler: a kernel for every operation, and an optimizer in place."""
 FUSED_FRAMEWORK = Framework(kernels=Kernels.FUSED, has_early_products=False)
-"""The least there can be without recomputing: fused kernels, and an optimizer that works in place."""
+"""Framework of least need without recomputing: fused kernels, and an optimizer that works in place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Model that is trained, and the settings of its training, apart from the batch."""
+    """Training of a model, apart from the batch."""
 
     model: Model
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.ADAM
     framework: Framework = GRAPH_FRAMEWORK
     states_on_device: bool = False
-    """True if optimizer states and master parameters live in memory devices (COARSE III) instead of the GPU."""
+    """True if optimizer states and master parameters live in memory devices (COARSE III), not in the GPU."""
 
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """One need of memory."""
+    """Need of memory."""
 
     name: str
     nbytes: int
@@ -97,14 +97,14 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class MemoryAccount:
-    """All that one GPU's memory holds at the peak of an iteration."""
+    """Needs of one GPU's memory at the peak of an iteration."""
 
     batch: int
     rows: tuple[MemoryRow, ...]
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all rows."""
+        """Sum of all rows."""
         return sum(row.nbytes for row in self.rows)
 
 
@@ -127,7 +127,7 @@ def account(training: Training, batch: int) -> MemoryAccount:
 
 
 def _states(training: Training) -> tuple[MemoryRow, ...]:
-    """Return the parameters and what the optimizer keeps, as far as the GPU holds them."""
+    """Return the rows of parameters and the optimizer's states, as far as the GPU holds them."""
     model, itemsize = training.model, training.precision.itemsize
     parameters = MemoryRow("parameters", model.num_parameters * itemsize, is_assumption=training.states_on_device)
     if training.states_on_device:
@@ -142,7 +142,11 @@ def _states(training: Training) -> tuple[MemoryRow, ...]:
 
 
 def require_fit(training: Training, batch: int, capacity_bytes: int) -> MemoryAccount:
-    """Return the account of a batch; CapacityError if it exceeds the capacity."""
+    """Return the account of a batch.
+
+    Raises:
+        CapacityError: it exceeds the capacity.
+    """
     needed = account(training, batch)
     if needed.total_bytes <= capacity_bytes:
         return needed

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
 """Seconds of forward and backward per layer, for workers whose arithmetic is replayed and not done.
 
-What is known of a GPU is the throughput of whole training iterations on it alone. An iteration is one third
-forward and two thirds backward, since backward takes each product twice (for inputs and for weights), and its
-time is split over the layers by their FLOPs. That leaves out that small layers use a GPU less well.
+Of a GPU only the throughput of whole training iterations on it alone is known. An iteration is one third forward and
+two thirds backward, since backward takes each product twice (for inputs and for weights), and its time is split over
+the layers by their FLOPs. That leaves out that small layers use a GPU less well.
 """
 
 import enum
@@ -20,7 +20,7 @@ from coarse.hardware.machine import Accelerator, Machine
 from coarse.hardware.models import Model, Precision
 
 FORWARD_SHARE = 1 / 3
-"""Share of forward in an iteration; backward's FLOPs are twice those of forward."""
+"""Forward's share of an iteration; backward's FLOPs are twice those of forward."""
 
 
 class Basis(enum.StrEnum):
@@ -31,13 +31,13 @@ class Basis(enum.StrEnum):
     DERIVED = "derived"
     """Arithmetic on published measurements of neighbouring cases."""
     ASSUMPTION = "assumption"
-    """Scaled from another GPU, or from a batch outside of what was measured."""
+    """Figures scaled from another GPU, or from a batch outside of the measured ones."""
     MEASURED = "measured"
-    """Number that the profile's maker measured."""
+    """Measurements by the maker of the profile."""
     TRACED = "measured in trace"
-    """Times of a step in a trace."""
+    """Times of a step that was traced."""
     SIMULATED_TRACE = "simulated in trace"
-    """The times of a step that coarse had predicted."""
+    """Times of a step that coarse had predicted."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ PUBLISHED = (
     Throughput("v100", "bert-large", _FP16, 2, 18.97, Basis.SOURCE, f"{_BERT_README}: V100 16 GB"),
     Throughput("v100", "bert-large", _FP16, 4, 19.46, Basis.SOURCE, f"{_BERT_README}: V100 16 GB"),
 )
-"""Throughputs of one GPU alone; each row names its publication."""
+"""Throughputs of one GPU alone; each row names the place of its publication."""
 
 TENSORFLOW_BERT = tuple(
     Throughput("v100", "bert-large", precision, batch, rate, Basis.SOURCE, _TF_BERT_README.format(container))
@@ -92,10 +92,12 @@ TENSORFLOW_BERT = tuple(
         ("19.03", _FP16, 3, 14.86), ("21.02 (TensorFlow 2)", _FP32, 3, 9.85), ("21.02 (TensorFlow 2)", _FP16, 6, 39.10),
     )
 )  # fmt: skip
-"""Throughputs of the same model by TensorFlow, which COARSE used, of three containers; COARSE names none."""
+"""Throughputs of the same model by TensorFlow, which COARSE used, of three containers. No container is said to be
+COARSE's."""
 
 PEAK_FLOPS_PER_S = {("v100", _FP32): 15.7e12, ("p100", _FP32): 9.3e12, ("v100", _FP16): 125e12}
-"""Vendors' data sheets: V100 SXM2, which was measured, and the P100 of PCIe, which SDSC has (COARSE Table I)."""
+"""FLOP/s by vendors' data sheets. They are of V100 SXM2, which was measured, and the P100 of PCIe, which SDSC has
+(COARSE Table I)."""
 
 T4_OVER_V100 = {
     (_FP16, 2): 29.59 / 99.9,
@@ -103,12 +105,13 @@ T4_OVER_V100 = {
     (_FP32, 2): 9.29 / 38.47,
     (_FP32, 7): 9.75 / 41.32,
 }
-"""Sentences/s of BERT-large's inference at sequence 384, by precision and batch (8 for 7), of V100 16 GB's: both
-measured by NVIDIA with one container, TensorFlow 20.06. A T4 is half a V100 by its peak and less than a third here."""
+"""Sentences/s of BERT-large's inference, relative to V100 16 GB's, by precision and batch (8 for 7). The sequence is
+384. Both were measured by NVIDIA with one container, TensorFlow 20.06. A T4 is half a V100 by its peak and less than
+a third here."""
 
 
 def scaled_from_v100(rows: Sequence[Throughput]) -> Iterator[Throughput]:
-    """Yield BERT-large's rows for GPUs without published ones."""
+    """Yield BERT-large's rows for GPUs without published rows of it."""
     for row in rows:
         if (row.gpu, row.model) != ("v100", "bert-large"):
             continue
@@ -123,7 +126,7 @@ def scaled_from_v100(rows: Sequence[Throughput]) -> Iterator[Throughput]:
 
 
 THROUGHPUTS = (*PUBLISHED, *scaled_from_v100(PUBLISHED))
-"""All that is known, by GPU, model, precision and batch."""
+"""Known throughputs, by GPU, model, precision and batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +143,7 @@ class ComputeProfile:
     basis: Basis
     source: str
     factors: tuple[float, float] | None = None
-    """Number of times as long as they may be, at least and at most; None: as of most jobs (hardware.intervals)."""
+    """Least and greatest factor on the times. None stands for those of most jobs (hardware.intervals)."""
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s) > 0:
@@ -154,7 +157,7 @@ class ComputeProfile:
             raise ConfigError(f"the times of {self.model} on {self.gpu} must be finite and at least 0")
 
     def slowed(self, factor: float) -> "ComputeProfile":
-        """Return the same times, so many times as long."""
+        """Return the profile with its times multiplied."""
         forward_s, backward_s = (tuple(factor * each for each in times) for times in (self.forward_s, self.backward_s))
         return replace(self, forward_s=forward_s, backward_s=backward_s)
 
@@ -172,7 +175,7 @@ class ComputeProfile:
 def compute_profile(
     model: Model, gpu_name: str, batch: int, precision: Precision, known: Sequence[Throughput] = THROUGHPUTS
 ) -> ComputeProfile:
-    """Return the times of a model on a named GPU ("V100", "Tesla T4 16GB"), from what is published of it."""
+    """Return the times of a model on a named GPU ("V100", "Tesla T4 16GB"), from published throughputs."""
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
     words = set(re.findall(r"[a-z0-9]+", gpu_name.lower()))
@@ -209,12 +212,10 @@ def split_iteration(
 
 
 PEAK_SHARE = 0.3
-"""Share of a GPU's peak that a model is taken to attain where nothing is published of it.
-
-It is an assumption, about the mean of what the rows of PUBLISHED attain.
-"""
+"""Share of a GPU's peak that a model is assumed to attain if nothing is published of it. It is about the mean of the
+rows of PUBLISHED."""
 PUBLISHED_SHARES = (0.11, 0.58)
-"""The least and the most of it: BERT-large in fp16 on a V100, ResNet-50 in fp32 on a P100."""
+"""Least and greatest published share: BERT-large in fp16 on a V100, ResNet-50 in fp32 on a P100."""
 
 
 def profile_at_peak_share(
@@ -247,9 +248,9 @@ def _share(peak_share: float | None) -> float:
 
 
 def share_factors(peak_share: float | None) -> tuple[float, float] | None:
-    """Return the numbers of times as long that operations take at the most and the least that is attained.
+    """Return the factors on the times at the greatest and the least share that is attained.
 
-    None for a share that is asked for.
+    Return None for a share that is asked for.
     """
     if peak_share is not None:
         return None
@@ -262,7 +263,7 @@ def _peak(accelerator: Accelerator, precision: Precision) -> float:
 
 
 def _at_share(accelerator: Accelerator, precision: Precision, peak_share: float | None) -> str:
-    """Return text on the assumption by which operations take their seconds."""
+    """Return the text that says how operations take their seconds."""
     least, most = PUBLISHED_SHARES
     why = f"the default, where published trainings attain {least} to {most}" if peak_share is None else "as asked"
     peak = _peak(accelerator, precision)
@@ -297,7 +298,7 @@ def profile_of_step(
     model: Model, forward_s: Sequence[float], backward_s: Sequence[float], *, gpu: str, batch: int,
     precision: Precision, basis: Basis, source: str, iteration_s: float | None = None,
 ) -> ComputeProfile:  # fmt: skip
-    """Return the times of a step that was traced, by layer; scaled to an iteration's seconds, if a user measured them.
+    """Return the times of a traced step, by layer, scaled to an iteration's seconds if these are measured.
 
     Raises:
         ConfigError: seconds that are not a finite number above 0, or a step that took none.
@@ -327,7 +328,9 @@ def profile_of_operations(
     model: Model, forward: Sequence[float], backward: Sequence[float], accelerator: Accelerator, *, batch: int,
     precision: Precision, peak_share: float | None, source: str,
 ) -> ComputeProfile:  # fmt: skip
-    """Return the times of operations that a trace counts, by layer, at a share of a GPU's peak (default: PEAK_SHARE).
+    """Return the times of operations that a trace counts, by layer, at a share of a GPU's peak.
+
+    The share is PEAK_SHARE by default.
 
     Raises:
         ConfigError: a share outside of (0, 1].
@@ -348,7 +351,10 @@ def profile_of_operations(
 
 
 def _iteration_s(rows: Sequence[Throughput], batch: int) -> tuple[float, Basis, str]:
-    """Return the seconds of an iteration: linear in the batch between known ones, then at the nearest rate."""
+    """Return the seconds, basis and source of an iteration.
+
+    They are linear in the batch between known ones, and at the nearest one's rate beyond them.
+    """
     for row in rows:
         if row.batch == batch:
             return row.iteration_s, row.basis, row.source
@@ -370,7 +376,7 @@ def profile_json(profile: ComputeProfile) -> str:
 
 
 def parse_profile(text: str, *, where: str) -> ComputeProfile:
-    """Return the profile of a text by `profile_json`, or by a user who measured; `where` is named in errors."""
+    """Return the profile that `profile_json` wrote, or that was measured; `where` is named in errors."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
@@ -410,8 +416,8 @@ _REFERENCE_GPU = "v100"
 def profile_for(model: Model, machine: Machine, gpu: str | None, batch: int, precision: Precision) -> ComputeProfile:
     """Return the compute times of a named GPU, or of the machine's own.
 
-    Where nothing is published of the machine's own accelerator, it is taken to use as much of its peak as
-    V100 does: an assumption, and labelled as one.
+    If nothing is published of the machine's own accelerator, it is taken to use as much of its peak as V100 does: an
+    assumption, and labelled as one.
     """
     own = machine.accelerator.name
     known = {row.gpu for row in THROUGHPUTS if (row.model, row.precision) == (model.name, precision)}

@@ -1,10 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""Language models of decoder blocks, from GPT-2's to Llama's: an attention and a feed-forward layer for each block.
+"""Language models of decoder blocks, from GPT-2's to Llama's: two layers for each block.
 
-What a layer keeps is that of `models`, [Note: saved for backward], with an attention kernel that keeps no scores.
-Beyond GPT's block: RMS normalisation keeps what a layer normalisation keeps; ReLU keeps its outcome alone; a gated
-feed-forward layer keeps the gate, what it gates and their product, and separate kernels the gate's activation too.
-The head keeps the logits' probabilities for the loss, and separate kernels the logits.
+A block has an attention and a feed-forward layer. A layer keeps the numbers of `models`, [Note: saved for backward],
+with an attention kernel that keeps no scores. Beyond GPT's block: RMS normalisation keeps as much as a layer
+normalisation; ReLU keeps its outcome alone; a gated feed-forward layer keeps the gate, the gated vector and their
+product, and separate kernels the gate's activation too. The head keeps the logits' probabilities for the loss, and
+separate kernels the logits.
 """
 
 import enum
@@ -17,16 +18,19 @@ from coarse.hardware.quantities import require_positive
 
 
 class Activation(enum.Enum):
-    """Activation of the feed-forward layer; (vectors that fused kernels keep, further ones that others keep)."""
+    """Activation of the feed-forward layer: inner vectors that fused kernels keep, and others.
+
+    The second number counts those that separate kernels keep beyond the first.
+    """
 
     RELU = (1, 0)
     SMOOTH = (2, 2)
-    """GELU or SiLU."""
+    """Activation by GELU or SiLU."""
     GATED = (3, 1)
 
 
 class Norm(enum.IntEnum):
-    """Normalisation; its value is the number of vectors that it learns."""
+    """Normalisation, as the number of vectors that it learns."""
 
     PLAIN = 0
     RMS = 1
@@ -35,18 +39,21 @@ class Norm(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """A mixture of experts in place of a feed-forward layer: gated ones, to some of which a router sends each token."""
+    """Mixture of experts in place of a feed-forward layer; a router sends each token to some of them.
+
+    Experts are gated.
+    """
 
     count: int
     per_token: int
-    """Experts that a token goes through; so many counts of its FLOPs, wherever the routes go."""
+    """Experts that a token goes through; so many counts of its FLOPs, for all routes."""
     shared_width: int = 0
     """Inner numbers of one more that all tokens go through, behind a gate of its own; 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """Depth and width of a decoder, and switches that differ between the families."""
+    """Depth and width of a decoder, and the switches that differ between the families."""
 
     num_layers: int
     hidden: int
@@ -56,11 +63,12 @@ class DecoderShape:
     intermediate: int
     vocabulary: int
     positions: int
-    """The longest sequence."""
+    """Tokens of the longest sequence."""
     num_position_rows: int = 0
-    """Number of rows of a learned table; 0 where positions are rotated into queries and keys."""
+    """Rows of a learned table of positions; 0 if positions are rotated into queries and keys."""
     embedding_width: int = 0
-    """Width of a token; 0: that of the model. Two matrices lead from one width to the other (opt-350m)."""
+    """Width of a token's embedding; 0: as wide as the model. Two matrices lead from one width to the other
+    (opt-350m)."""
     activation: Activation = Activation.SMOOTH
     norm: Norm = Norm.LAYER
     has_final_norm: bool = True
@@ -70,15 +78,15 @@ class DecoderShape:
     has_out_bias: bool = True
     has_mlp_bias: bool = True
     has_dropout: bool = True
-    """Behind embeddings, attention and feed-forward layers."""
+    """True if dropout follows embeddings, attention and feed-forward layers."""
     has_own_head: bool = False
     """True if the head has a matrix of its own; else it multiplies by the tokens' table."""
     query_key_norms: tuple[int, int] = (0, 0)
     """Numbers by which queries and keys are normalised; 0: they are not."""
     experts: Experts | None = None
-    """Experts in all blocks; `intermediate` is then an expert's."""
+    """Experts of all blocks; `intermediate` is then an expert's."""
     window: int = 0
-    """Tokens that one attends to at most; 0: all of the sequence."""
+    """Most tokens that one attends to; 0: all of the sequence."""
 
     def __post_init__(self) -> None:
         for key in (
@@ -94,12 +102,12 @@ class DecoderShape:
 
     @property
     def query_width(self) -> int:
-        """Width of all heads' queries."""
+        """Numbers of all heads' queries."""
         return self.num_heads * self.head_width
 
     @property
     def key_width(self) -> int:
-        """Width of all keys; values have as many numbers."""
+        """Numbers of all keys; values have as many."""
         return self.num_key_value_heads * self.head_width
 
 
@@ -134,7 +142,7 @@ def _layers(shape: DecoderShape, sequence: int) -> Iterator[Layer]:
 
 
 def _attention(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
-    """Return the attention layer, which keeps its input, its normalised input, Q, K, V and the context."""
+    """Return an attention layer, which keeps its input, that normalised, Q, K, V and the context."""
     hidden, query, key = shape.hidden, shape.query_width, shape.key_width
     bias = shape.has_qkv_bias
     if shape.is_qkv_fused:
@@ -162,7 +170,7 @@ def _attention(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
 
 
 def _feed_forward(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
-    """Return the feed-forward layer, which keeps its input, its normalised input, and the inner vectors."""
+    """Return a feed-forward layer, which keeps its input, that normalised, and the inner vectors."""
     hidden, inner, bias = shape.hidden, shape.intermediate, shape.has_mlp_bias
     kept, unfused = shape.activation.value
     ups = ("gate", "up") if shape.activation is Activation.GATED else ("up",)
@@ -181,10 +189,10 @@ def _feed_forward(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
 
 
 def _mixture(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
-    """Return the layer of a mixture of experts.
+    """Return a mixture of experts.
 
-    It keeps its input, its normalised input, the router's probabilities, and of each expert that a token goes through
-    the inner vectors and the outcome: an assumption.
+    It keeps its input, that normalised, the router's probabilities, and the inner vectors and the outcome of each
+    expert that a token goes through: an assumption.
     """
     experts = shape.experts
     assert experts is not None
@@ -215,7 +223,7 @@ def _mixture(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
 
 
 def _head(shape: DecoderShape, sequence: int) -> Layer:
-    """Return the head, which keeps its input, its normalised input, and the probabilities."""
+    """Return the head, which keeps its input, that normalised, and the probabilities."""
     hidden, width, vocabulary = shape.hidden, shape.token_width, shape.vocabulary
     parameters = list(_norm("head.norm", shape)) if shape.has_final_norm else []
     projection = 0 if width == hidden else 2 * sequence * width * hidden

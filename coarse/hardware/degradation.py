@@ -16,7 +16,7 @@ _NUM_OFFERED = 5
 
 
 class RateChange(NamedTuple):
-    """Change of a link's rate from a second of the run on."""
+    """New rate of a link from a second of the run on."""
 
     at_s: float
     link: int
@@ -25,12 +25,12 @@ class RateChange(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Degradation:
-    """Degradation of the links that match to `factor` times their machine's rate, from `at_s` on."""
+    """Change of the links that match: `factor` times the rate of their machine, from `at_s` on."""
 
     link: str
-    """A link's name, or a pattern with * and ? that several match."""
+    """Name of a link, or a pattern with * and ? that several match."""
     factor: float
-    """Below 1 slower, 1 as at the start."""
+    """Factor on the rate: below 1 slower, 1 as at the start."""
     at_s: float
     """Seconds since the first iteration began."""
 
@@ -50,7 +50,11 @@ class Degradation:
 
 
 def parse_degradation(text: str) -> Degradation:
-    """Return a degradation as users write it: LINK=FACTOR@SECONDS; ConfigError for any other text."""
+    """Return a degradation as users write it: LINK=FACTOR@SECONDS.
+
+    Raises:
+        ConfigError: anything else.
+    """
     rest, _, seconds = text.rpartition("@")
     link, _, factor = rest.rpartition("=")
     try:
@@ -63,7 +67,7 @@ def parse_degradation(text: str) -> Degradation:
 
 
 def rate_changes(links: Sequence[Link], degradations: Sequence[Degradation]) -> tuple[RateChange, ...]:
-    """Return the changes of links, in order of time; of two at one time the later in the list counts."""
+    """Return the changes of links' rates in order of time; of two at once the later in the list counts."""
     changes = [
         RateChange(each.at_s, link, links[link].bytes_per_s * each.factor)
         for each in degradations

@@ -1,17 +1,17 @@
 # Pure: no MPI, threads, clock or environment.
-"""All links of a machine as a fluid: when each transfer ends, given that it shares links with others.
+"""Links of a machine as a fluid: the end of each transfer, given that it shares links with others.
 
-[Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds
-nobody back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on
-none keep their rates, and one that has its path to itself costs no more than a walk along it.
-Nor does a link that another covers (see ways.py), of which no account is kept.
+[Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds no transfer
+back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on none keep their
+rates, and one that has its path to itself costs no more than a walk along it. Nor does a link that another covers (see
+ways.py), of which no account is kept.
 
-[Note: due times] A streaming transfer is stored as its rate and the time at which it ends at that rate. A new
-rate moves that time. Of transfers that tight links join, only the first to end stands in the queue of events:
-its end gives new rates, and so new times, to all of them. Old entries are known by their numbers and skipped.
+[Note: due times] A streaming transfer is stored as its rate and the time at which it ends at that rate. A new rate
+moves that time. Of transfers that tight links join, only the first to end stands in the queue of events: its end gives
+new rates, and so new times, to all of them. Old entries are known by their numbers and skipped.
 
-[Note: late begin] The live fabric learns of a transfer only when it wakes up. What the transfer would have
-moved by then is credited at its first rate, and its end counts from when it should have begun.
+[Note: late begin] The live fabric learns of a transfer only when it wakes up. The bytes that the transfer would have
+moved by then are credited at its first rate, and its end counts from when it should have begun.
 """
 
 import math
@@ -26,7 +26,7 @@ from coarse.hardware.ways import Draw, Way, Ways, units
 
 
 class _Flow:
-    """A transfer under way."""
+    """Transfer under way."""
 
     __slots__ = ("draw", "due_s", "entry", "nbytes", "piece", "rate", "ready_s", "transfer", "way")
 
@@ -62,7 +62,7 @@ class Fabric:
 
     @property
     def now_s(self) -> float:
-        """Up to when everything has happened."""
+        """Time up to which everything has happened."""
         return self._now_s
 
     def start(
@@ -101,7 +101,7 @@ class Fabric:
         return when_s if when_s < math.inf else None
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:
-        """Let time pass; (when it ended, transfer) for all that end, in order of time.
+        """Let time pass; return (when it ended, transfer) for all that end, in order of time.
 
         One that began late may have ended before `now_s`.
         """
@@ -115,7 +115,10 @@ class Fabric:
         return ended
 
     def next_ended(self, until_s: float) -> list[tuple[float, int]]:
-        """Return (end, transfer) of all that end when the next does, if by `until_s`: time stands there then."""
+        """Return (when it ended, transfer) of all that end when the next does, if by `until_s`.
+
+        Time stands there then.
+        """
         while (next_s := self._next_s()) <= until_s and next_s < math.inf:
             self._now_s = next_s
             if ended := self._happen(next_s):
@@ -162,7 +165,7 @@ class Fabric:
         return math.inf
 
     def _happen(self, now_s: float) -> list[tuple[float, int]]:
-        """Carry out all events of one instant; return the transfers that ended."""
+        """Handle all events of one instant, and return the transfers that ended by them."""
         events, ended = self._events, []
         new_rates: list[tuple[int, float]] = []
         while events and events[0][0] == now_s:
@@ -223,7 +226,7 @@ class Fabric:
         return draw
 
     def _uncover(self, uncovered: Iterable[tuple[int, int]]) -> None:
-        """Share from now on the links that their covers' users have passed, too."""
+        """Share, from now on, links that their covers' users have passed too."""
         for link, cover in uncovered:
             self._changed[link] = None
             for flow in self._users[cover]:

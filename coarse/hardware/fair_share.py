@@ -1,12 +1,13 @@
 # Pure: no MPI, threads, clock or environment.
-"""Shares of links that several transfers want: weighted max-min fairness by progressive filling.
+"""Weighted max-min fairness by progressive filling, for links that several transfers share.
 
-Nobody's rate, by its weight, can be raised without lowering that of somebody who has no more (Bertsekas and
-Gallager, Data Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that nobody else uses.
+No transfer's rate, by its weight, can be raised without lowering that of one that has no more (Bertsekas and Gallager,
+Data Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that no other uses.
 
 [Note: remembered shares] Training repeats itself: the same sizes meet on the same paths in every iteration. Rates
-follow from the draws of those that meet and from the links that they share, so they are remembered by these. And
-trials of one job meet on equal links, so the fabrics of such links remember together, by what draws are and not which.
+follow from the draws of those that meet and from the links that they share, so they are remembered by these. And trials
+of one job meet on equal links, so the fabrics of such links share what they remember, keyed by the draws' values and
+not by their identity.
 """
 
 import heapq
@@ -63,7 +64,7 @@ def _named(draw: Draw) -> int:
 
 @lru_cache(maxsize=1)
 def shares_of(capacities: tuple[float, ...]) -> FairShares:
-    """Return what is remembered of links of these capacities, by the link's number."""
+    """Return the remembered shares of links of these capacities, by the link's number."""
     return FairShares(dict(enumerate(capacities)))
 
 
@@ -75,9 +76,9 @@ def max_min_rates(
 ) -> dict[T, float]:
     """Return the max-min fair rate of every transfer.
 
-    `costs` says what a transfer takes of the capacity of each of its links for every byte per second. All rates
-    rise together, in proportion to the weights; each round stops the transfers that have come to their caps, or
-    else those of the links that fill first.
+    `costs` states how much a transfer takes of the capacity of each of its links for every byte per second. All rates
+    rise together, in proportion to the weights; each round stops the transfers that have come to their caps, or else
+    those of the links that fill first.
     """
     rates: dict[T, float] = {}
     users, rises = _users_by_link(costs, weights)

@@ -1,8 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""GPT-2-shaped models of any size, one layer per block: FCDP's five (its Table IV) and OPT's ten (LuWu's Table 2).
+"""GPT-2-shaped models of any size: FCDP's five (its Table IV) and OPT's ten (LuWu's Table 2).
 
-A block is what sharded training gathers at once (an FSDP unit). Activations are those of fused attention, which keeps
-no scores: see `Layer` and `models`, [Note: saved for backward], of which this is the part without 5 a s^2.
+They have one layer per block. Sharded training gathers a block at once (an FSDP unit). Activations are those of fused
+attention, which keeps no scores: see `Layer` and `models`, [Note: saved for backward], of which this is the part
+without 5 a s^2.
 """
 
 import re
@@ -20,7 +21,10 @@ GPT_POSITIONS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class GptShape:
-    """Depth and width of a GPT; heads change neither parameters nor, with fused attention, what backward keeps."""
+    """Depth and width of a GPT.
+
+    Heads change neither parameters nor, with fused attention, the numbers that backward keeps.
+    """
 
     num_layers: int
     hidden: int
@@ -44,7 +48,7 @@ GPT_SHAPES = {
     "gpt-25b": GptShape(num_layers=39, hidden=7168, num_heads=56),
     "gpt-30b": GptShape(num_layers=40, hidden=7936, num_heads=62),
 }
-"""FCDP Table IV; by these shapes they have 11.3, 16.2, 21.6, 24.4 and 30.6 billion parameters."""
+"""Shapes of FCDP Table IV; by these they have 11.3, 16.2, 21.6, 24.4 and 30.6 billion parameters."""
 OPT_VOCABULARY = 50272
 OPT_POSITIONS = 2048
 
@@ -67,7 +71,7 @@ OPT_SHAPES = {
     "opt-505b": _opt(124, 144, 18432),
     "opt-1t": _opt(172, 172, 22016),
 }
-"""LuWu Table 2, which scales OPT (Zhang et al. 2022) up, from the smallest on."""
+"""Shapes of LuWu Table 2, which scales OPT (Zhang et al. 2022) up, from the smallest on."""
 
 
 def gpt_shape(name: str) -> GptShape:
@@ -83,7 +87,7 @@ def gpt_shape(name: str) -> GptShape:
 
 
 def gpt(name: str, sequence: int) -> Model:
-    """Return a GPT of a name or a shape on sequences of so many tokens (`gpt_shape`)."""
+    """Return a GPT of a name or a shape on sequences of so many tokens; see `gpt_shape`."""
     return gpt_of(gpt_shape(name), name, sequence)
 
 
@@ -97,7 +101,10 @@ def gpt_of(shape: GptShape, name: str, sequence: int) -> Model:
 
 
 def adapter_numel(shape: GptShape, rank: int) -> int:
-    """Return the parameters of LoRA's adapters in a block: two thin matrices beside q, k, v and o (FCDP V-D)."""
+    """Return the number of parameters of LoRA's adapters in one block.
+
+    They are two thin matrices beside each of q, k, v and o (FCDP V-D).
+    """
     require_positive("rank", rank)
     return 4 * 2 * rank * shape.hidden
 
@@ -105,18 +112,18 @@ def adapter_numel(shape: GptShape, rank: int) -> int:
 def logit_bytes(precision: Precision) -> int:
     """Return the bytes of one number that the head yields, as transformers' causal models keep it.
 
-    They are itself, its shifted copy, its log-probability, and two gradients.
+    They keep itself, its shifted copy, its log-probability, and two gradients.
     """
     return 5 * precision.itemsize
 
 
 def logits_numel(sequence: int, vocabulary: int = GPT_VOCABULARY) -> int:
-    """Return the numbers that the head yields for a sample."""
+    """Return how many numbers the head yields for a sample."""
     return sequence * vocabulary
 
 
 def _layers(shape: GptShape, sequence: int) -> Iterator[Layer]:
-    """Yield the layers; the head multiplies by the embedding's own weights, so it has but its normalisation."""
+    """Yield the layers; the head multiplies by the embedding's weights, so it has but its normalisation."""
     hidden = shape.hidden
     tables = (("wte", shape.vocabulary), ("wpe", shape.positions))
     weights = tuple((f"{name}.weight", (rows, hidden)) for name, rows in tables)
@@ -132,9 +139,9 @@ def _layers(shape: GptShape, sequence: int) -> Iterator[Layer]:
 
 
 def _block(prefix: str, hidden: int, sequence: int) -> Layer:
-    """Return a block, which keeps 16 sh numbers and 2 sh dropout decisions, 34 sh bytes in fp16; 12 h^2 products.
+    """Return a block: 16 sh kept numbers and 2 sh dropout decisions, 34 sh bytes in fp16.
 
-    The products of attention come on top.
+    Its products are 12 h^2 and those of attention.
     """
     parameters = (
         *_pair(f"{prefix}.ln_1", (hidden,), hidden),

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""Intervals of a machine's numbers, draws from them, and the machines that they make.
+"""Intervals of a machine's uncertain numbers, draws from them, and the machines that they make.
 
 A machine file states intervals of its fields in a table `[intervals]`, in the units in which it states the fields.
-Every machine has four more: how fast it computes, all its rates together, all its latencies together, and how much
-longer workers compute while a ring of theirs is under way.
+Every machine has four more: the speed of its compute, all its rates together, all its latencies together, and the
+factor on workers' compute while a ring of theirs is under way.
 """
 
 import copy
@@ -28,18 +28,19 @@ FACTORS = {
     LATENCY: (0.5, 2.0, "start-ups are seldom published, and differ between drivers"),
     RING: (1.0, 1.4, "measured on A100, H100, MI210 and MI250: 1.19 in the mean, 1.4 at most (arXiv 2507.03114)"),
 }
-"""Name -> (low, high, why) of factors on the times of compute, on all rates of wires, pools, devices and coherence, on
-all their latencies, and on compute beside a collective of the workers. All but the last are assumptions."""
+"""Factors of every machine, as name -> (low, high, why). They are on the times of compute, on all rates of wires,
+pools, devices and coherence, on all their latencies, and on compute beside a collective of the workers. All but the
+last are assumptions."""
 _LOW_IS_FAST = ("latency", "growth", LATENCY, COMPUTE, RING)
 _OF_LINKS = ("memory_device", "coherence", "pool", "wire")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """One input, with its ends as the machine's file states it, or as factors."""
+    """Interval of one input, with its ends as the machine's file states it, or as factors."""
 
     key: str
-    """A field of the machine's file, or one of `FACTORS`."""
+    """Field of the machine's file, or one of `FACTORS`."""
     low: float
     high: float
 
@@ -52,16 +53,16 @@ class Interval:
 
     @property
     def fast(self) -> float:
-        """The end with which an iteration takes less."""
+        """End with which an iteration takes less time."""
         return self.low if any(word in self.key for word in _LOW_IS_FAST) else self.high
 
     @property
     def slow(self) -> float:
-        """The other end."""
+        """End with which an iteration takes more time."""
         return self.high if self.fast == self.low else self.low
 
     def at(self, share: float) -> float:
-        """Return the value at a share from 0, the low end, to 1; even steps of the logarithm if that is possible."""
+        """Return the value at a share from 0, the low end, to 1; even steps of the logarithm if possible."""
         if self.low > 0:
             return float(self.low * (self.high / self.low) ** share)
         return self.low + share * (self.high - self.low)
@@ -70,14 +71,14 @@ class Interval:
 def intervals_of(
     toml: TomlFile, own: Mapping[str, tuple[float, float]], factors: Mapping[str, tuple[float, float]] | None = None
 ) -> tuple[Interval, ...]:
-    """Return those that the file states, and the four of every machine; `own` goes before both.
+    """Return the intervals that the file states, and the four of every machine; `own` goes before both.
 
-    `factors` are the ends of some of `FACTORS` where a job knows them better than every machine does; equal ends where
-    one is stated.
+    `factors` are the ends of some of `FACTORS` if a job knows them better than every machine does; equal ends if one is
+    stated.
 
     Raises:
-        ConfigError: with file and line, an interval that is not ordered, of a field that the file does not state, or
-            that does not hold the field's value.
+        ConfigError: with file and line, an interval that is not ordered, of a field that the file does not
+            state, or that does not hold the field's value.
     """
     stated = toml.values.get("intervals", {})
     if not isinstance(stated, Mapping):
@@ -94,7 +95,7 @@ def intervals_of(
 
 
 def draws(intervals: Sequence[Interval], num_samples: int, seed: int = 0) -> Iterator[dict[str, float]]:
-    """Yield all inputs at their fast ends, all at their slow ends, and a Latin hypercube of so many more points."""
+    """Yield all inputs at their fast ends, all at their slow ends, and so many of a Latin hypercube."""
     yield {each.key: each.fast for each in intervals}
     yield {each.key: each.slow for each in intervals}
     draw = np.random.default_rng(seed)
@@ -107,7 +108,7 @@ def draws(intervals: Sequence[Interval], num_samples: int, seed: int = 0) -> Ite
 
 
 def machine_at(toml: TomlFile, values: Mapping[str, float], fixed: Mapping[str, Any] | None = None) -> Machine:
-    """Return the machine with inputs at other values; a user states the `fixed` fields, which no factor changes."""
+    """Return the machine with inputs at other values; `fixed` are stated fields, which no factor changes."""
     fixed = dict(fixed or {})
     fields = {key: value for key, value in values.items() if key not in FACTORS and key not in fixed}
     if toml.values.get("intervals"):
@@ -118,7 +119,10 @@ def machine_at(toml: TomlFile, values: Mapping[str, float], fixed: Mapping[str, 
 
 
 def _scaled(toml: TomlFile, rates: float, latencies: float, kept: Collection[str]) -> TomlFile:
-    """Return the file with all rates and latencies of wires and links multiplied, but for those that are kept."""
+    """Return the file with all rates and latencies multiplied, but for those that are kept.
+
+    They are those of links, memory devices, pools and coherence.
+    """
     values = copy.deepcopy(toml.values)
     for kind, name, table in _tables(values):
         for quantity in QUANTITIES.get(kind, ()):
@@ -129,7 +133,7 @@ def _scaled(toml: TomlFile, rates: float, latencies: float, kept: Collection[str
 
 
 def _tables(values: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield (Kind, name in fields, table) of everything that carries or keeps bytes."""
+    """Yield (kind, name in fields, table) of everything that carries or keeps bytes."""
     for kind in _OF_LINKS:
         if kind in TABLES_OF_ONE and kind in values:
             yield kind, kind, values[kind]

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""One direction of a wire: a start-up latency, a rate that its transfers share, and times by size.
+"""Links, directions of wires: a start-up latency, a rate that transfers share, and times by size.
 
-A latency and a rate alone are far off in the middle of the size range, where a transfer is long enough to
-stream and too short to stream at the full rate. A link may therefore carry a table of measured times; COARSE's
-profiler sees its proxies through just such curves (COARSE III-E, figures 13 and 14).
+A latency and a rate alone are far off in the middle of the size range, where a transfer is long enough to stream and
+too short to stream at the full rate. A link may therefore carry a table of measured times; COARSE's profiler sees its
+proxies through just such curves (COARSE III-E, figures 13 and 14).
 """
 
 import math
@@ -19,15 +19,16 @@ from coarse.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """One direction of a wire, or any other capacity that transfers share."""
+    """Direction of a wire, or any other capacity that transfers share."""
 
     name: str
     latency_s: float
     """Seconds before the first byte moves."""
     bytes_per_s: float
-    """The rate that all transfers on the link share."""
+    """Rate that all transfers on the link share."""
     table: tuple[tuple[int, float], ...] = ()
-    """(nbytes, seconds beyond the latency) of one transfer alone; empty where it is nbytes / bytes_per_s."""
+    """Times of one transfer alone, as (nbytes, seconds beyond the latency). It is empty if they are nbytes /
+    bytes_per_s."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
@@ -57,7 +58,7 @@ class Link:
     def streaming_s(self, nbytes: int) -> float:
         """Return the seconds beyond the latency that one transfer alone takes.
 
-        Linear between the rows of the table, in proportion to the first row below it, and at the full rate
+        They are linear between the rows of the table, in proportion to the first row below it, and at the full rate
         beyond the last; never less than nbytes / bytes_per_s.
         """
         if nbytes <= 0:
@@ -78,7 +79,7 @@ class Link:
         return self.latency_s + self.streaming_s(nbytes)
 
     def rate_bytes_per_s(self, nbytes: int) -> float:
-        """Return the most that one transfer of this many bytes can draw."""
+        """Return the highest rate that one transfer of this many bytes can draw."""
         if nbytes <= 0 or not self.table:
             return self.bytes_per_s
         return nbytes / self.streaming_s(nbytes)
@@ -91,7 +92,7 @@ class Link:
 def path_alone_s(links: Sequence[Link], nbytes: int) -> float:
     """Return the seconds that a transfer takes alone over several links, cut-through.
 
-    All latencies, then the bytes at the lowest of the links' rates. A link that the path takes twice, such as
+    They are all latencies, then the bytes at the lowest of the links' rates. A link that the path takes twice, such as
     a limit on both directions of a wire together, gives the transfer half its rate.
     """
     latencies_s = sum(link.latency_s for link in links)

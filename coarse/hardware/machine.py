@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A machine: nodes of GPUs and memory devices, what they can do, the links between them, and what pairs of GPUs get."""
+"""Machines: nodes of GPUs and memory devices, their figures, links between them, and rates of pairs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,7 @@ MAX_NODES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """A GPU as data sheets describe it."""
+    """GPU as data sheets describe it."""
 
     name: str
     memory_bytes: int
@@ -39,7 +39,7 @@ class Accelerator:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryDevice:
-    """The processor beside the memory: how fast it adds and how fast it steps an optimizer."""
+    """Processor beside the memory, with its rates of adding and of stepping an optimizer."""
 
     adder_bytes_per_s: float
     """Bytes of a tensor to which another is added, in a second (COARSE IV-A, sync cores)."""
@@ -54,10 +54,10 @@ class MemoryDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Disks:
-    """Storage of states beyond memory: disks of each worker's host, and those of an optimizer node (LuWu 4.1)."""
+    """Disks that keep states beyond memory: of each worker's host, and of an optimizer node (LuWu 4.1)."""
 
     host_memory_bytes: int
-    """Bytes of a worker's host's memory."""
+    """Bytes of memory of a worker's host."""
     worker_bytes_per_s: float
     """Rate of all disks of a worker, each way, both at once."""
     worker_capacity_bytes: int
@@ -79,9 +79,10 @@ class Disks:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Nodes of one tree and a network. `dataclasses.replace` switches parts off or adds nodes.
+    """Machine of nodes with one tree, and a network.
 
-    Endpoints are "gpu0", "gpu1", ... and "memory0", ..., numbered on from node to node.
+    `dataclasses.replace` switches parts off or adds nodes. Endpoints are "gpu0", "gpu1", ... and "memory0", ...,
+    numbered on from node to node.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Machine:
     peer_to_peer: bool
     """True if a device writes to another through a switch; else it goes through the host's memory."""
     coherence: Coherence | None = None
-    """Loads and stores of GPUs to device memory; None where they have none."""
+    """Loads and stores to device memory; None if GPUs have none."""
     disks: Disks | None = None
     nvlinks: tuple[Cable, ...] = ()
     nvlink: bool = True
@@ -104,7 +105,7 @@ class Machine:
     network: Wire | None = None
     """Wire from each node's host to the network."""
     tree_levels: tuple[TreeLevel, ...] = ()
-    """Switches of the network, from the nodes upwards; () for one without limits but the nodes' wires."""
+    """Levels of the network's switches, from the nodes upwards. () stands for one that only the nodes' wires limit."""
     unlike_nodes: tuple[UnlikeNodes, ...] = ()
     """Nodes that differ from the others, each named once."""
     pool: SharedPool | None = None
@@ -113,7 +114,7 @@ class Machine:
     """True if nodes send to one another by the pool, if the machine has one, and not by the network."""
     num_nodes: int = 1
     num_sharers: int = 1
-    """Clients that share coherent memory; loads and stores slow down with them."""
+    """Number of clients that share coherent memory; loads and stores slow down with them."""
 
     def __post_init__(self) -> None:
         require_name("name", self.name)
@@ -137,12 +138,12 @@ class Machine:
 
     @property
     def sends_by_pool(self) -> bool:
-        """True if bytes from node to node are stored in memory that they share and loaded from there."""
+        """True if bytes between nodes are stored in memory that these share and loaded from there."""
         return self.pool is not None and self.pool_on
 
     @cached_property
     def wiring(self) -> Wiring:
-        """The links of all nodes, built when first asked for."""
+        """Links of all nodes, built when first asked for."""
         return Wiring(
             tree=self.tree,
             peer_to_peer=self.peer_to_peer,
@@ -158,21 +159,21 @@ class Machine:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """All links; a link's id is its position."""
+        """Links of the machine; a link's id is its position."""
         return self.wiring.links
 
     def link(self, number: int) -> Link:
-        """Return one of the links, by its id: cheaper than all, where there are thousands of nodes."""
+        """Return one of the links, by its id: cheaper than all, if there are thousands of nodes."""
         return self.wiring.link(number)
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """All GPUs, node by node."""
+        """Names of all GPUs, node by node."""
         return tuple(f"gpu{number}" for number in range(self.num_nodes * len(self.tree.gpus)))
 
     @cached_property
     def memories(self) -> tuple[str, ...]:
-        """All memory devices that are no GPUs, node by node."""
+        """Names of all memory devices that are no GPUs, node by node."""
         return tuple(f"memory{number}" for number in range(self.num_nodes * len(self.tree.memories)))
 
     def node_of(self, endpoint: str) -> int:
@@ -180,7 +181,7 @@ class Machine:
         return self.wiring.locate(endpoint)[0]
 
     def compute_slow_down(self, node: int) -> float:
-        """Return the number of times that a node's GPUs compute longer than the accelerator's compute times say."""
+        """Return the factor of a node's GPUs on the accelerator's compute times."""
         return next((group.compute_slow_down for group in self.unlike_nodes if node in group), 1.0)
 
     def switch_of(self, endpoint: str) -> str:
@@ -188,7 +189,10 @@ class Machine:
         return self.tree.by_name[self.wiring.locate(endpoint)[1]].parent
 
     def num_wires_up(self, endpoint: str, other: str) -> int:
-        """Return the wires from `endpoint` up to the lowest place above both; one where they share a switch."""
+        """Return the number of wires from `endpoint` up to the lowest place above both.
+
+        It is one if they share a switch.
+        """
         (node, name), (other_node, other_name) = self.wiring.locate(endpoint), self.wiring.locate(other)
         above = self.tree.ancestors(name)
         if node != other_node:
@@ -196,21 +200,27 @@ class Machine:
         return above.index(self.tree.meeting_place(name, other_name, staged=False))
 
     def path(self, source: str, target: str, *, kind: PathKind = "auto") -> tuple[int, ...]:
-        """Link ids from `source` to `target`; empty from an endpoint to itself.
+        """Return link ids from `source` to `target`; empty from an endpoint to itself.
 
-        "pcie" goes through the tree (and the network, or the pool), "nvlink" and "cci" by those links alone,
-        "load" (by the GPU at the target) and "store" (by the GPU at the source) through the tree, but
-        no faster than coherent loads and stores are (DENSE), and "auto" by NVLink
-        where there is one, else through the tree. ConfigError where there is no such path.
+        "pcie" goes through the tree (and the network, or the pool), "nvlink" and "cci" by those links alone, "load" (by
+        the GPU at the target) and "store" (by the GPU at the source) through the tree, but no faster than coherent
+        loads and stores are (DENSE), and "auto" by NVLink if there is one, else through the tree.
+
+        Raises:
+            ConfigError: there is no such path.
         """
         return self.wiring.path(source, target, kind)
 
     def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
-        """Link ids between a device and the memory of the socket that it hangs on, to it or from it."""
+        """Return link ids between a device and the memory of the socket that it hangs on, to it or from it."""
         return self.wiring.host_path(endpoint, to_host=to_host)
 
     def pool_path(self, endpoint: str, *, stores: bool) -> tuple[int, ...]:
-        """Link ids by which an endpoint stores into the pool, or loads from it; ConfigError where there is none."""
+        """Return link ids by which an endpoint stores into the pool, or loads from it.
+
+        Raises:
+            ConfigError: there is none.
+        """
         return self.wiring.pool_path(endpoint, stores=stores)
 
     def _load_store(self) -> tuple[Wire, ...]:
@@ -238,7 +248,7 @@ class Machine:
 
 
 def pair_s(machine: Machine, source: str, target: str, nbytes: int, *, bidirectional: bool, kind: PathKind) -> float:
-    """Return the seconds until a pair has moved `nbytes`, or `nbytes` each way, with nothing else on the links."""
+    """Return the seconds until a pair has moved `nbytes`, or `nbytes` each way, on otherwise idle links."""
     fabric = Fabric(machine.links)
     fabric.start(0, machine.path(source, target, kind=kind), nbytes, 0.0)
     if bidirectional:
@@ -253,7 +263,10 @@ def pair_s(machine: Machine, source: str, target: str, nbytes: int, *, bidirecti
 def bandwidth_matrix(
     machine: Machine, nbytes: int, *, bidirectional: bool, kind: PathKind = "pcie"
 ) -> np.ndarray:  # (g, g) float64 bytes/s, 0 on the diagonal; g GPUs
-    """Return bytes per second, latency included, from each GPU to each other; both ways if `bidirectional`."""
+    """Return bytes per second, latency included, from each GPU to each other.
+
+    They are both ways together if `bidirectional`.
+    """
     bandwidth = np.zeros((len(machine.gpus), len(machine.gpus)))
     for row, source in enumerate(machine.gpus):
         for column, target in enumerate(machine.gpus):

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A machine file's fields by dotted names, such as `wire.cci.latency_us`, and the machine with some of them changed."""
+"""Fields of a machine file by dotted names, such as `wire.cci.latency_us`, and changes of some."""
 
 import copy
 import difflib
@@ -62,8 +62,8 @@ def changed_machine(toml: TomlFile, changes: Mapping[str, FieldValue]) -> Machin
     """Return the machine of a file of which some fields have other values.
 
     Raises:
-        ConfigError: a field that the file cannot have (with the near ones), a unit that it cannot be stated in, two
-            units of one field, or a value that the field cannot have.
+        ConfigError: a field that the file cannot have (with the near ones), a unit that it cannot be stated in,
+            two units of one field, or a value that the field cannot have.
     """
     machine = machine_from_toml(toml)
     if not changes:
@@ -90,7 +90,11 @@ def changed_machine(toml: TomlFile, changes: Mapping[str, FieldValue]) -> Machin
 
 
 def stated_value(toml: TomlFile, name: str) -> float:
-    """Return the number that the file states for a field; ConfigError if it states none, or another unit's."""
+    """Return the number that the file states for a field.
+
+    Raises:
+        ConfigError: it states none, or another unit's.
+    """
     table, key = _table_of(toml.values, name)
     value = table.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -102,12 +106,12 @@ def stated_value(toml: TomlFile, name: str) -> float:
 
 
 def field_names(toml: TomlFile) -> tuple[str, ...]:
-    """Return every field that `changed_machine` can change in this file, in each unit, but for tables of times."""
+    """Return the fields that `changed_machine` can change in a file, by unit, without tables of times."""
     return tuple(_names(toml.values))
 
 
 def has_times(toml: TomlFile, name: str) -> bool:
-    """Return whether a name is that of a wire's rate, and the wire has a table of measured times beside it."""
+    """Return whether a name is that of a wire's rate, with a table of measured times beside it."""
     table, key = _table_of(toml.values, name)
     quantity = _quantity_of(name, key)
     if quantity is None or not name.startswith("wire.") or quantity.name == "latency":
@@ -132,12 +136,16 @@ def _keys(kind: str) -> list[str]:
 
 
 def _entry_name(entry: Mapping[str, Any]) -> str:
-    """Return the address of an entry of `[[kind]]`: its name, or of an NVLink the GPUs that it joins."""
+    """Return the name by which an entry of `[[kind]]` is addressed; of an NVLink the GPUs that it joins."""
     return str(entry["name"]) if "name" in entry else "-".join(map(str, entry.get("between", ())))
 
 
 def _table_of(values: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
-    """Return (the table that holds a field, the field's key); ConfigError if there is no such field."""
+    """Return (the table that holds a field, the field's key).
+
+    Raises:
+        ConfigError: there is no such field.
+    """
     kind, _, rest = name.partition(".")
     if name in _TOP:
         return values, name

@@ -137,7 +137,7 @@ def machine_from_toml(toml: TomlFile) -> Machine:
 
 
 class _Wires:
-    """Wires of a file by name; a request for one that is not there is told which are."""
+    """Wires of a file by name; errors about a missing one list those that are there."""
 
     def __init__(self, toml: TomlFile) -> None:
         self._toml = toml
@@ -295,7 +295,7 @@ def _entries(toml: TomlFile, name: str) -> list[dict[str, Any]]:
 def _quantities(
     toml: TomlFile, path: KeyPath, table: Mapping[str, Any], quantities: tuple[Quantity, ...], plain: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields that a table states, converted, and by which key each was stated."""
+    """Return the fields that a table states, converted, and the key that stated each."""
     refuse_other_keys(table, plain, quantities, path, toml.where)
     values: dict[str, Any] = {}
     keys: dict[str, str] = {}
@@ -312,7 +312,10 @@ def _quantities(
 
 
 def _made(toml: TomlFile, path: KeyPath, make: Callable[[], Part], keys: Mapping[str, str]) -> Part:
-    """Return the result of `make`; an error of a field names the line of its key, TABLE.NUMBER.KEY of several."""
+    """Return the result of `make`; an error of a field names the line of the key that stated it.
+
+    Of several entries it names TABLE.NUMBER.KEY.
+    """
     try:
         return make()
     except ConfigError as error:

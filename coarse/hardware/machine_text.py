@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The text of a machine file that states a given machine."""
+"""Text of a machine file that states a given machine."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,12 +16,12 @@ _COHERENCE_OPTIONS = (
 
 
 def machine_text(machine: Machine) -> str:
-    """Return TOML in base units, so that no digit is lost by converting."""
+    """Return a machine as TOML in base units, so that no digit is lost by converting."""
     return "\n".join(_lines(machine)) + "\n"
 
 
 def annotated_text(machine: Machine, notes: Mapping[tuple[str, str], str]) -> str:
-    """Return the same text with a comment behind each value that has one.
+    """Return a machine as TOML, with a comment behind each value that has one.
 
     Notes are by (table, key): ("", "peer_to_peer"), ("accelerator", "name"), ("wire NAME", "latency_s").
     """

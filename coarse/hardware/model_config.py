@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
 """Models by the config.json that Hugging Face's transformers write, counted without transformers.
 
-Sizes must be in the file. A switch that it leaves out (a bias, a tied head) is as transformers has it by default.
-BERT is its body with the pooler, as `models.bert_large` is; every other type has its language head.
+Sizes must be in the file. A switch that it leaves out (a bias, a tied head) is as transformers has it by default. BERT
+is its body with the pooler, as `models.bert_large` is; every other type has its language head.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from coarse.hardware.models import BertShape, Model, bert
 
 @dataclass(frozen=True)
 class ConfigText:
-    """A configuration's entries, and the file that errors name."""
+    """Configuration: its entries, and the file that errors name."""
 
     entries: Mapping[str, object]
     where: str
@@ -36,7 +36,7 @@ class ConfigText:
         return default if self.entries.get(key) is None else self.count(key)
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return True or False, as transformers have it if the key is absent."""
+        """Return true or false; an absent key is as transformers have it."""
         found = self.entries.get(key, default)
         if not isinstance(found, bool):
             raise ConfigError(f"{self.where}: {key!r} must be true or false, got {found!r}; correct it", key=key)
@@ -48,7 +48,7 @@ class ConfigText:
         return any(isinstance(value, int | float) and value > 0 for value in found)
 
     def activation(self, key: str, default: str) -> Activation:
-        """Return the activation of a name, with the vectors that it keeps."""
+        """Return the kind of an activation by its name."""
         return Activation.RELU if str(self.entries.get(key, default)).startswith("relu") else Activation.SMOOTH
 
     def head_width(self, hidden: int, num_heads: int) -> int:
@@ -74,7 +74,7 @@ def _gpt2(config: ConfigText) -> DecoderShape:
 
 
 _OPT_OFFSET = 2
-"""Rows that OPT's table of positions has beyond the positions."""
+"""Number of rows that OPT's table of positions has beyond the positions."""
 
 
 def _opt(config: ConfigText) -> DecoderShape:
@@ -110,11 +110,12 @@ def _gated(
     config: ConfigText, *, has_qkv_bias: bool, has_out_bias: bool, has_mlp_bias: bool, window: int,
     key_value_heads: int | None = None, has_head_norms: bool = False, default_head_width: int = 0,
 ) -> DecoderShape:
-    """Return Llama's family: rotary positions, RMS normalisation, a gate, fewer heads for keys and values.
+    """Return a shape of Llama's family.
 
-    `key_value_heads`: of a file that says nothing of them, where these are not the heads; null says that they are.
-    `has_head_norms`: each head's queries and keys are normalised.
-    """  # fmt: skip
+    It has rotary positions, RMS normalisation, a gate, and fewer heads for keys and values than for queries.
+    `key_value_heads` is for a file that says nothing of them, if these are not the heads; null says that they are. With
+    `has_head_norms` each head's queries and keys are normalised.
+    """
     hidden, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
     head_width = config.count_or("head_dim", default_head_width) if default_head_width else 0
     head_width = head_width or config.head_width(hidden, num_heads)
@@ -142,7 +143,7 @@ def _llama(config: ConfigText) -> DecoderShape:
 
 
 _MISTRAL_WINDOW = 4096
-"""Window of a file that says nothing of it; null says that there is none."""
+"""Window for a file that says nothing of it; null says that there is none."""
 
 
 def _mistral(config: ConfigText) -> DecoderShape:
@@ -167,7 +168,7 @@ def _without_windows_of_some(config: ConfigText) -> None:
 
 
 _QWEN3_HEAD_WIDTH = 128
-"""Width of heads in a file that says nothing of it."""
+"""Width of a head for a file that says nothing of it."""
 
 
 def _qwen3(config: ConfigText) -> DecoderShape:
@@ -220,7 +221,11 @@ def _qwen3_moe(config: ConfigText) -> DecoderShape:
 
 
 def _experts(config: ConfigText, key: str, shared_width: int = 0) -> Experts:
-    """Return the experts of all blocks; ConfigError if some have none, or a token goes through too many."""
+    """Return the experts of all blocks.
+
+    Raises:
+        ConfigError: some blocks have none, or a token goes through more than there are.
+    """
     if config.count_or("decoder_sparse_step", 1) != 1 or config.entries.get("mlp_only_layers"):
         raise ConfigError(
             f"{config.where}: blocks without experts beside others (decoder_sparse_step, mlp_only_layers) are not "
@@ -253,11 +258,13 @@ _DECODERS: dict[str, Callable[[ConfigText], DecoderShape]] = {
     "qwen3_moe": _qwen3_moe,
 }
 MODEL_TYPES = ("bert", *_DECODERS)
-"""Those that `model_of_config` counts."""
+"""Types that `model_of_config` counts."""
 
 
 def model_of_config(entries: Mapping[str, object], where: str, name: str, sequence: int) -> Model:
-    """Return the model of a configuration of one of MODEL_TYPES, under a name, on sequences of so many tokens.
+    """Return the model of a configuration of one of MODEL_TYPES, under a name.
+
+    It takes sequences of so many tokens.
 
     Raises:
         ConfigError: a size that is missing or wrong, or a part that is not counted; it names the file and the key.

@@ -1,15 +1,15 @@
 # Pure: no MPI, threads, clock or environment.
-"""Models as an emulated worker needs them: per layer the parameters, the arithmetic, and what backward keeps.
+"""Models as emulated workers need them: per layer parameters, arithmetic and numbers for backward.
 
-ResNet-50 follows He et al. 2016 (bottleneck blocks, stride in the 3x3 convolution as in the later "v1.5");
-BERT-large follows Devlin et al. 2019 with its pooler. A parameter's gradient has the parameter's shape.
+ResNet-50 follows He et al. 2016 (bottleneck blocks, stride in the 3x3 convolution as in the later "v1.5"); BERT-large
+follows Devlin et al. 2019 with its pooler. A parameter's gradient has the parameter's shape.
 
-[Note: saved for backward] A layer counts the numbers that its backward pass reads again, each tensor once, at
-the layer that reads it. Fused kernels keep a transformer layer's s*h*(34 + 5*a*s/h) bytes in fp16 (Korthikanti
-et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1): 16sh + 2as^2 numbers
-and 2sh + as^2 one-byte dropout masks. Frameworks that run every operation as a kernel of its own keep masks as
-numbers, and further numbers inside GELU (2 x 4sh: the tanh and the cdf) and layer normalisation (2 x sh: the
-scaled inverse deviation), counted from the definition in google-research/bert modeling.py.
+[Note: saved for backward] A layer counts the numbers that its backward pass reads again, each tensor once, at the layer
+that reads it. Fused kernels keep a transformer layer's s*h*(34 + 5*a*s/h) bytes in fp16 (Korthikanti et al. 2022,
+"Reducing Activation Recomputation in Large Transformer Models", section 4.1): 16sh + 2as^2 numbers and 2sh + as^2
+one-byte dropout masks. Frameworks that run every operation as a separate kernel keep masks as numbers, and further
+numbers inside GELU (2 x 4sh: the tanh and the cdf) and layer normalisation (2 x sh: the scaled inverse deviation),
+counted from the definition in google-research/bert modeling.py.
 """
 
 import enum
@@ -27,7 +27,7 @@ RESNET_IMAGE_SIDE = 224
 
 
 class Precision(enum.StrEnum):
-    """Precision in which a worker computes; fp16 is mixed precision with fp32 master parameters."""
+    """Precision of a worker's compute; fp16 is mixed precision with fp32 master parameters."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -39,7 +39,7 @@ class Precision(enum.StrEnum):
 
 
 class Kernels(enum.StrEnum):
-    """Way in which a framework runs a layer's operations ([Note: saved for backward])."""
+    """Kernels by which a framework runs a layer's operations; see [Note: saved for backward]."""
 
     FUSED = "fused"
     SEPARATE = "separate"
@@ -47,12 +47,12 @@ class Kernels(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One step of the forward pass; backward computes all its gradients together."""
+    """Step of the forward pass; backward computes all its gradients together."""
 
     name: str
     parameters: tuple[NamedShape, ...]
     flops_per_sample: int
-    """Number of operations of forward, in matrix products and convolutions; a multiply and an add are two."""
+    """Number of forward's matrix products and convolutions; a multiply and an add are two."""
     saved_numel: int = 0
     """Numbers per sample that fused kernels keep for backward."""
     mask_numel: int = 0
@@ -67,7 +67,7 @@ class Layer:
 
     @property
     def num_parameters(self) -> int:
-        """Number of numbers that the layer learns."""
+        """Number of parameters of the layer."""
         return sum(math.prod(shape) for _, shape in self.parameters)
 
     def activation_bytes_per_sample(self, precision: Precision, kernels: Kernels = Kernels.FUSED) -> int:
@@ -83,7 +83,7 @@ class Model:
 
     name: str
     sample: str
-    """Name of one sample."""
+    """Description of one sample."""
     layers: tuple[Layer, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -93,17 +93,17 @@ class Model:
 
     @property
     def shapes(self) -> tuple[NamedShape, ...]:
-        """Every parameter in forward order; backward produces gradients from the last one."""
+        """Shapes of all parameters in forward order; backward produces gradients from the last one."""
         return tuple(parameter for layer in self.layers for parameter in layer.parameters)
 
     @property
     def num_parameters(self) -> int:
-        """Number of numbers that the model learns."""
+        """Number of parameters of the model."""
         return sum(layer.num_parameters for layer in self.layers)
 
     @property
     def flops_per_sample(self) -> int:
-        """Number of operations of the forward pass (Layer)."""
+        """Number of floating-point operations of the forward pass; see Layer."""
         return sum(layer.flops_per_sample for layer in self.layers)
 
     def activation_bytes_per_sample(self, precision: Precision, kernels: Kernels = Kernels.FUSED) -> int:
@@ -139,19 +139,28 @@ def resnet(blocks: tuple[int, ...], name: str) -> Model:
 
 
 def bert_large(sequence: int = 384) -> Model:
-    """Return BERT-large (uncased) on sequences of a length; a SQuAD head would add 2,050 parameters."""
+    """Return BERT-large (uncased vocabulary) on sequences of a length.
+
+    A SQuAD head would add 2,050 parameters to it.
+    """
     return bert(BERT_LARGE, "bert-large", sequence)
 
 
 def bert(shape: BertShape, name: str, sequence: int) -> Model:
-    """Return a BERT of a shape with its pooler and no head, on sequences of so many tokens, under a name."""
+    """Return a BERT of a shape with its pooler and without a head, under a name.
+
+    It takes sequences of so many tokens.
+    """
     if not 1 <= sequence <= shape.positions:
         raise ConfigError(f"BERT takes sequences of 1 to {shape.positions} tokens, got {sequence}", key="sequence")
     return Model(name=name, sample=f"sequence of {sequence} tokens", layers=tuple(_bert_layers(shape, sequence)))
 
 
 def uniform(num_layers: int, parameters_per_layer: int) -> Model:
-    """Return equal layers whose parameters take a multiply and an add per sample, and that keep nothing."""
+    """Return equal layers whose parameters each take one multiply and one add per sample.
+
+    They keep nothing for backward.
+    """
     if num_layers < 1 or parameters_per_layer < 1:
         raise ConfigError(
             f"a uniform model needs at least 1 layer of 1 parameter, got {num_layers} of {parameters_per_layer}"
@@ -168,7 +177,7 @@ def uniform(num_layers: int, parameters_per_layer: int) -> Model:
 
 
 MODELS: dict[str, Callable[[], Model]] = {"resnet50": resnet50, "bert-large": bert_large}
-"""The models that can be asked for by name."""
+"""Models that can be asked for by name."""
 
 
 def model_named(name: str) -> Model:
@@ -200,7 +209,7 @@ def _resnet_layers(blocks: tuple[int, ...]) -> Iterator[Layer]:
 def _bottleneck(
     prefix: str, inputs: int, width: int, *, side: int, stride: int, has_projection: bool
 ) -> Iterator[Layer]:
-    """Yield three convolutions beside the identity or a projection, which reads what the first one reads."""
+    """Yield three convolutions beside the identity or a projection, which reads the first one's input."""
     outputs, side_out = width * RESNET_EXPANSION, side // stride
 
     def part(number: int, inputs: int, outputs: int, kernel: int, side_in: int) -> Layer:
@@ -219,7 +228,10 @@ def _bottleneck(
 def _convolution(
     convolution: str, norm: str, *, inputs: int, outputs: int, kernel: int, side_in: int, side_out: int
 ) -> Layer:
-    """Return a convolution and its normalisation, which keep their inputs; `side_in` 0: another layer keeps it."""
+    """Return a convolution and its normalisation, which keep their inputs.
+
+    `side_in` 0: another layer keeps it.
+    """
     weight = (f"{convolution}.weight", (outputs, inputs, kernel, kernel))
     return Layer(
         name=convolution,
@@ -254,7 +266,7 @@ def _bert_layers(shape: BertShape, sequence: int) -> Iterator[Layer]:
 
 
 def _attention(prefix: str, shape: BertShape, sequence: int) -> Layer:
-    """Return the attention layer.
+    """Return an attention layer.
 
     It keeps its input, Q, K, V, the context and the sum (6sh), and the softmax before and after dropout (2as^2).
     """
@@ -273,10 +285,7 @@ def _attention(prefix: str, shape: BertShape, sequence: int) -> Layer:
 
 
 def _feed_forward(prefix: str, shape: BertShape, sequence: int) -> Layer:
-    """Return the feed-forward layer.
-
-    It keeps its input, the sum (2sh), and the input and the outcome of GELU (2 x 4sh).
-    """
+    """Return a feed-forward layer, which keeps its input, the sum (2sh), and GELU's ends (2 x 4sh)."""
     hidden, intermediate = shape.hidden, shape.intermediate
     numel, inner_numel = sequence * hidden, sequence * intermediate
     return Layer(

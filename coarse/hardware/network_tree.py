@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""A network that is a tree of switches (a fat tree): which of a switch's links a transfer between nodes crosses.
+"""Network that is a tree of switches (a fat tree), and the links that transfers between nodes cross.
 
 [Note: uplinks] A switch of a level has its nodes below it and its uplinks above, to switches of the next level or, from
-the last one, to a core that holds nobody back. All uplinks of a switch are one link each way, which its transfers
-share: what hashing of flows to single uplinks costs (ECMP's collisions) is left out.
+the last one, to a core that holds no transfer back. All uplinks of a switch are one link each way, which its transfers
+share: the cost of hashing flows to single uplinks (ECMP's collisions) is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from coarse.hardware.quantities import require_name, require_positive
 
 @dataclass(frozen=True, kw_only=True)
 class TreeLevel:
-    """The switches of one level of a network."""
+    """Level of a network: its switches."""
 
     name: str
-    """Name of its switches, which have a number behind it."""
+    """Name of its switches, with a number behind."""
     nodes_per_switch: int
-    """Number of nodes below each switch, at any depth; the last one may have fewer."""
+    """Nodes below each switch, at any depth; the last one may have fewer."""
     oversubscription: float = 1.0
-    """Factor by which more can come from below a switch than its uplinks carry: 1 for a full bisection."""
+    """Ratio of the rate from below a switch to that of its uplinks: 1 for a full bisection."""
     hop_latency_s: float = 0.0
     """Seconds of each crossing of the uplinks, up or down."""
 
@@ -46,7 +46,7 @@ class TreeLevel:
 
 
 def require_levels(levels: Sequence[TreeLevel]) -> None:
-    """Raise ConfigError if switches of a level do not stand whole below one of the next; by the level's number."""
+    """Raise ConfigError, by the level's number, unless each switch is wholly below one of the next level."""
     names = [level.name for level in levels]
     for number, (below, above) in enumerate(pairwise(levels), start=1):
         if names.count(above.name) > 1:
@@ -60,7 +60,7 @@ def require_levels(levels: Sequence[TreeLevel]) -> None:
 
 
 def tree_links(levels: Sequence[TreeLevel], num_nodes: int, node_bytes_per_s: float) -> Iterator[tuple[str, str, Link]]:
-    """Yield (switch, "up" or "down", link) of all uplinks; each node sends and receives at most at this rate."""
+    """Yield (switch, "up" or "down", link) of all uplinks; nodes send and receive at most at this rate."""
     for depth, level in enumerate(levels):
         rate = level.nodes_per_switch * node_bytes_per_s
         for below in levels[: depth + 1]:
@@ -72,7 +72,7 @@ def tree_links(levels: Sequence[TreeLevel], num_nodes: int, node_bytes_per_s: fl
 
 
 def switches_between(levels: Sequence[TreeLevel], node: int, other_node: int) -> tuple[list[str], list[str]]:
-    """Return the switches whose uplinks a transfer goes up by, in its order, and those by which it comes down."""
+    """Return the switches whose uplinks a transfer goes up, in its order, and those that it comes down."""
     up, down = [], []
     for level in levels:
         here, there = node // level.nodes_per_switch, other_node // level.nodes_per_switch

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Placement of workers and memory devices on a machine's endpoints (COARSE III-A and V-A)."""
+"""Choice of a machine's endpoints that play workers and memory devices (COARSE III-A and V-A)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class EndpointPlacement:
     workers: tuple[str, ...]
     devices: tuple[str, ...]
     local_devices: tuple[int, ...]
-    """Index of the device that shares each worker's switch, or is as near as one can be; () without devices."""
+    """Index of the device that shares each worker's switch, or is as near as possible; () without devices."""
 
     def partition_table(self, machine: Machine) -> PartitionTable:
-        """Return the same places as the runtime's partition table; ranks are the workers, then the devices."""
+        """Return the places as the runtime's partition table; ranks are the workers, then the devices."""
         roles = [Role.WORKER] * len(self.workers) + [Role.MEMORY_DEVICE] * len(self.devices)
         places = tuple(
             RankPlace(
@@ -32,11 +32,11 @@ class EndpointPlacement:
 
 
 def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: int = 1) -> EndpointPlacement:
-    """Return the places of `num_workers` and `num_devices`, spread evenly over the first `num_nodes` nodes.
+    """Return places of `num_workers` and `num_devices`, spread evenly over the first `num_nodes` nodes.
 
-    Where the machine has no memory devices, GPUs play them (COARSE V-A). Each device shares a switch with its
-    first worker while there are switches enough; the worker of a 2:1 setting that finds no room there comes
-    as near as it can. Without devices the workers stand where they would stand with as many devices.
+    If the machine has no memory devices, GPUs play them (COARSE V-A). Each device shares a switch with its first worker
+    while there are switches enough; the worker of a 2:1 setting that finds no room there comes as near as it can.
+    Without devices the workers stand where they would stand with as many devices.
     """
     _check(machine, num_workers, num_devices, num_nodes)
     per_node = num_workers // num_nodes
@@ -52,11 +52,13 @@ def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: in
 
 
 def places_named(machine: Machine, workers: Sequence[str], devices: Sequence[str]) -> EndpointPlacement:
-    """Return the places of endpoints in the order of their rings; each worker's own device is the nearest of its node.
+    """Return the places of endpoints in the order of their rings.
+
+    Each worker's own device is the nearest of its node.
 
     Raises:
-        ConfigError: an endpoint that the machine has not, one that is named twice, a worker that is no GPU, or a
-            worker's node without a device.
+        ConfigError: an endpoint that the machine has not, one that is named twice, a worker that is no GPU, or
+            a worker's node without a device.
     """
     num_gpus, num_memories = (machine.num_nodes * len(of) for of in (machine.tree.gpus, machine.tree.memories))
     known = {f"gpu{n}" for n in range(num_gpus)} | {f"memory{n}" for n in range(num_memories)}
@@ -80,7 +82,7 @@ def places_named(machine: Machine, workers: Sequence[str], devices: Sequence[str
 
 
 def _nearest(machine: Machine, worker: str, devices: Sequence[str], taken: Sequence[int]) -> int:
-    """Return the device that is nearest; of equal ones that which others have taken least often."""
+    """Return the nearest device; of equal ones the one that others have taken least often."""
     near = [n for n, device in enumerate(devices) if machine.node_of(device) == machine.node_of(worker)]
     if not near:
         raise ConfigError(
@@ -96,7 +98,7 @@ def _on_node(node: int, name: str, of_each: tuple[int, int]) -> str:
 
 
 def _place_on_one(machine: Machine, num_workers: int, num_devices: int) -> EndpointPlacement:
-    """Return the places on the first node, which are those of every node: all have one tree."""
+    """Return places on the first node, which are those of every node: all have one tree."""
     taken = _Node(machine)
     workers: list[str] = []
     devices: list[str] = []
@@ -113,7 +115,7 @@ def _place_on_one(machine: Machine, num_workers: int, num_devices: int) -> Endpo
 
 
 class _Node:
-    """Endpoints that are still free on the first node."""
+    """Free endpoints of the first node."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -122,7 +124,7 @@ class _Node:
         self._used_switches: set[str] = set()
 
     def group(self, num_workers: int) -> tuple[list[str], str]:
-        """Return a device and the workers that share it, as near to one another as the free endpoints allow."""
+        """Return a device and the workers that share it, as near to one another as free endpoints allow."""
         device = max(self._devices, key=self._num_free_beside)  # the first of the best
         if device in self._gpus and num_workers and self._num_free_beside(device):
             device = self._beside(device)[0]  # the worker goes first
@@ -141,7 +143,7 @@ class _Node:
         return [gpu for gpu in self._gpus if gpu != device and self._machine.switch_of(gpu) == switch]
 
     def _num_free_beside(self, device: str) -> int:
-        """Return the number of free GPUs on the device's switch; fewer than any if it has a device already."""
+        """Return how many GPUs are free on the device's switch; fewer than any if it has a device already."""
         is_used = self._machine.switch_of(device) in self._used_switches
         return len(self._beside(device)) - (len(self._machine.tree.gpus) if is_used else 0)
 

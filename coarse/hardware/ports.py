@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""Senders that queue in front of the links: a port sends one thing after the other, the most urgent first.
+"""Ports in front of the links: each sends one thing after the other, the most urgent first.
 
-A client's push engine and a sync core's SendBuf each send one transfer at a time. Without that,
-everything that waits would share a link and everything would end late together. While one streams, the
-next is set up: its start-up latency is hidden as far as it waited.
+A client's push engine and a sync core's SendBuf each send one transfer at a time. Without that, everything that waits
+would share a link and everything would end late together. While one streams, the next is set up: its start-up latency
+is hidden as far as it waited.
 """
 
 import heapq
@@ -13,16 +13,17 @@ from coarse.hardware.fabric import Fabric
 from coarse.hardware.links import Link
 
 _Waiting = tuple[int, int, int, tuple[int, ...], int, int | None, float]
-"""-priority, order of submission, transfer, path, bytes, bytes of a piece, since when: the smallest goes first."""
+"""Waiting transfer: -priority, order of submission, transfer, path, bytes, bytes of a piece, begin. The smallest
+goes first."""
 
 
 class Ports:
-    """The links of a machine behind ports."""
+    """Links of a machine behind ports."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.fabric = Fabric(links)
         self._waiting: dict[Hashable, list[_Waiting]] = {}
-        """Ports with a transfer under way, and what waits behind it."""
+        """Queues of the ports with a transfer under way."""
         self._port_of: dict[int, Hashable] = {}
         self._num_submitted = 0
 
@@ -40,8 +41,8 @@ class Ports:
     ) -> None:
         """Queue a transfer of `nbytes` over links `path`; it starts at `at_s` if its port is free.
 
-        `begun_s` says since when it could have been under way, where it is submitted late; for
-        `piece_bytes` see Fabric.start.
+        `begun_s` says since when it could have been under way, if it is submitted late; for `piece_bytes` see
+        Fabric.start.
         """
         self._port_of[transfer] = port
         waiting = self._waiting.get(port)
@@ -58,7 +59,7 @@ class Ports:
         return self.fabric.next_s()
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:
-        """Return (time, transfer) of all that end until `to_s`, in order; freed ports start what waits."""
+        """Return (time, transfer) of all that end until `to_s`, in order; freed ports start waiting transfers."""
         ended: list[tuple[float, int]] = []
         while ended_now := self.next_ended(to_s):
             ended += ended_now

@@ -12,7 +12,7 @@ from coarse.protocol.toml import TomlFile
 
 FOLDER = Path(__file__).parent / "presets"
 _NUMBER = re.compile(r"\s*[\w\".\- ]+=\s*(\d|\[\s*(\d|\[|$))")
-"""Beginning of a line that states a number, or several."""
+"""Pattern of the begin of a line that states a number, or several."""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -31,12 +31,16 @@ def preset_path(name: str) -> Path:
 
 
 def load_preset(name: str) -> Machine:
-    """Return the machine of a preset; ConfigError with the nearest names if there is none such."""
+    """Return the machine of a preset.
+
+    Raises:
+        ConfigError: there is none such; it has the nearest names.
+    """
     return load_machine(preset_path(name))
 
 
 def lines_without_source(toml: TomlFile) -> tuple[int, ...]:
-    """Return the lines with numbers without a comment on their basis, behind them or on the line above."""
+    """Return the lines with numbers whose source no comment states, behind them or on the line above."""
     found, above = [], ""
     for number, line in enumerate(toml.text.splitlines(), start=1):
         if _NUMBER.match(line) and "#" not in line and not above.lstrip().startswith("#"):
@@ -46,7 +50,11 @@ def lines_without_source(toml: TomlFile) -> tuple[int, ...]:
 
 
 def machine_path(name: str, option: str = "--machine") -> Path:
-    """Return the file of a machine that is named by its path, or of a preset; ConfigError as in `machine_named`."""
+    """Return the file of a machine that is named by its path, or of a preset.
+
+    Raises:
+        ConfigError: as in `machine_named`.
+    """
     is_path = name.endswith(".toml") or "/" in name
     if is_path or (name not in preset_names() and Path(name).is_file()):
         return Path(name)
@@ -58,7 +66,11 @@ def machine_path(name: str, option: str = "--machine") -> Path:
 
 
 def machine_named(name: str, option: str = "--machine") -> Machine:
-    """Return the machine of a file, or of a preset; ConfigError with the nearest names if there is neither."""
+    """Return the machine of a file, or of a preset.
+
+    Raises:
+        ConfigError: there is neither; it has the nearest names.
+    """
     return load_machine(machine_path(name, option))
 
 

@@ -11,10 +11,10 @@ from coarse.protocol.toml import KeyPath, Where, refuse_unknown_keys
 from coarse.protocol.units import GIB, KIB, MIB, bytes_per_s_from_gbit_per_s
 
 SizeTable = tuple[tuple[int, float], ...]
-"""(bytes, seconds beyond the start-up) of one transfer alone; both grow strictly."""
+"""Times of one transfer alone, as (bytes, seconds beyond the start-up); both grow strictly."""
 
 LARGEST = 1e24
-"""No number of a machine is larger; so sums and products of them stay finite."""
+"""Largest number of a machine; so sums and products of them stay finite."""
 SMALLEST = 1e-24
 
 RATES = {
@@ -32,23 +32,27 @@ TABLES = {"bytes_us": 1e-6, "bytes_ns": 1e-9, "bytes_s": 1.0}
 
 @dataclass(frozen=True)
 class Quantity:
-    """A setting that a file states as one of `{name}_{unit}`."""
+    """Setting that a file states as one of `{name}_{unit}`."""
 
     name: str
     units: Mapping[str, float]
-    """Unit to the factor that makes it bytes, seconds, bytes per second or FLOP per second."""
+    """Factor of each unit that makes it bytes, seconds, bytes per second or FLOP per second."""
     field: str
-    """The field that takes the converted value."""
+    """Field that takes the converted value."""
     is_needed: bool = True
     or_zero: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that may state it, the usual one first."""
+        """Keys that may state it, the usual one first."""
         return tuple(f"{self.name}_{unit}" for unit in self.units)
 
     def read(self, table: Mapping[str, object]) -> tuple[str, Any] | None:
-        """Return (key, converted value) as the table states it; ConfigError if that is wrong or missing."""
+        """Return (key, converted value) as the table states it.
+
+        Raises:
+            ConfigError: it is wrong or missing.
+        """
         stated = [key for key in self.keys if key in table]
         if len(stated) > 1:
             raise ConfigError(f"{' and '.join(stated)} state the same; remove one", key=stated[1])

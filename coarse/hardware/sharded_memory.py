@@ -1,15 +1,15 @@
 # Pure: no MPI, threads, clock or environment.
-"""Account of one GPU at the peak of an iteration of sharded training, row by row, and the batch that fits.
+"""Memory of one GPU at the peak of an iteration of sharded training, and the batch that fits.
 
 States are FCDP VI-A's and ZeRO's: W/G of everything for full sharding, W/g of the parameters more for a secondary copy
 in GPU memory (ZeRO++), W/F of everything for subgroups (MiCS, hybrid), all parameters for ZeRO-2. A cache on the host
 takes nothing here (FCDP). W is of all parameters, G counts GPUs, g those of a node, F those that share parameters.
 
 [Note: units under way] FSDP holds O(W/F + the largest unit) (section 3.2.1 of its paper). FSDP2, as it runs live (an
-account of a training on two workers has these bytes): the root's parameters, and of blocks two units, or as many as
-may be in flight, since one that arrives is copied out of the buffer that it arrived in; gradients of one unit twice,
-as they are and as they are reduced, and of the root. Units that are not freed behind forward all lie there when
-backward begins, and go as gradients come.
+account of a training on two workers has these bytes): the root's parameters, and of blocks two units, or as many as may
+be in flight, since one that arrives is copied out of the buffer that it arrived in; gradients of one unit twice, as
+they are and as they are reduced, and of the root. Units that are not freed behind forward all lie there when backward
+begins, and go as gradients come.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class UnitMemory:
     """Units that FSDP2 gathers, see [Note: units under way]; bytes as they are gathered."""
 
     root_bytes: int
-    """Bytes outside of blocks, which stay gathered."""
+    """Bytes of the parameters outside of blocks, which stay gathered."""
     largest_bytes: int
     """Bytes of the largest block."""
     largest_trained_bytes: int
@@ -37,7 +37,7 @@ class UnitMemory:
     reshards: bool = True
     """True if a block is freed behind its forward."""
     keeps_gradients: bool = False
-    """True if gradients stay whole from microbatch to microbatch (FSDP 3.3.4: accumulation without communication)."""
+    """True if gradients stay whole between microbatches (FSDP 3.3.4: accumulation without communication)."""
 
 
 _MASTER_BYTES = 4
@@ -46,32 +46,32 @@ _ADAM_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedTraining:
-    """Model that is trained, the GPUs that share it, and the framework's additions."""
+    """Sharded training of a model: its GPUs, and the framework's memory beside it."""
 
     model: Model
     num_gpus: int
     num_nodes: int
     held: States
     factor: int | None = None
-    """GPUs that share parameters where states are a subgroup's; None: a node's."""
+    """GPUs that share parameters if states are a subgroup's; None: a node's."""
     units: UnitMemory | None = None
-    """None: gathered as DeepSpeed does, up to constants of its own."""
+    """Units that are gathered; None: as DeepSpeed does, up to constants of its own."""
     trainable_numel: int | None = None
     """Parameters that have gradients and optimizer states; None: all of the model's."""
     frozen_numel: int = 0
-    """Those beside them: all of the model's where adapters are trained (LoRA)."""
+    """Parameters beside them: all of the model's if adapters are trained (LoRA)."""
     precision: Precision = Precision.FP16
     kernels: Kernels = Kernels.FUSED
     live_numel: int = 10**9
     """Gathered parameters that may be there at once (DeepSpeed's stage3_max_live_parameters, its default)."""
     reduce_numel: int = 5 * 10**8
-    """Number of elements of the gradients' bucket (DeepSpeed's reduce_bucket_size, its default)."""
+    """Elements of the gradients' bucket (DeepSpeed's reduce_bucket_size, its default)."""
     logit_bytes_per_sample: int = 0
     """Bytes of the head's output, its loss and their gradient."""
     secondary_growth: float = 1.0
-    """Factor of a secondary copy over W/g."""
+    """Memory of a secondary copy over W/g."""
     overhead_bytes: int = GIB
-    """The CUDA context, libraries and fragmentation: an assumption, as in `accelerator`."""
+    """Bytes of the CUDA context, libraries and fragmentation: an assumption, as in `accelerator`."""
 
     def __post_init__(self) -> None:
         for key in ("num_gpus", "num_nodes"):
@@ -115,7 +115,7 @@ def sharded_account(training: ShardedTraining, batch: int) -> MemoryAccount:
 
 
 def _under_way(training: ShardedTraining) -> tuple[MemoryRow, MemoryRow]:
-    """Return rows of what is gathered, and of gradients before they are reduced."""
+    """Return rows of gathered units, and of gradients before they are reduced."""
     itemsize, units = training.precision.itemsize, training.units
     trained = training.trained_numel * itemsize
     if units is None:
@@ -155,7 +155,7 @@ def _states(training: ShardedTraining) -> tuple[MemoryRow, ...]:
 
 
 def largest_power_of_two(training: ShardedTraining, capacity_bytes: int) -> int:
-    """Return the largest batch per GPU of 1, 2, 4, ... that fits, 0 if none does: FCDP V-C looks for it so."""
+    """Return the largest batch per GPU of 1, 2, 4, ... that fits, as FCDP V-C searches; 0 if none does."""
     one_bytes = sharded_account(training, 1).total_bytes
     per_sample_bytes = sharded_account(training, 2).total_bytes - one_bytes
     if per_sample_bytes == 0:

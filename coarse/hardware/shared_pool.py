@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Memory that all nodes share: devices behind a switch, or with a head for each node; and what a crossing costs."""
+"""Memory that all nodes share: devices behind a switch, or with a head for each node; crossing costs."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from coarse.hardware.wire import Wire, reached_bytes_per_s
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPool:
-    """A pool of memory devices; what a node sends to another is stored there and loaded from there.
+    """Pool of memory devices, which one node stores into and another loads from to send bytes.
 
     Bytes are interleaved over all devices, so that each transfer has its share of all of them (CCCL, arXiv 2602.22457).
     """
@@ -24,18 +24,17 @@ class SharedPool:
     """Rate of one device, for loads and stores together."""
     device_latency_s: float
     store_bytes_per_s: float | None = None
-    """Rate at which one node stores at most, if that is less than its wire's."""
+    """Most that one node stores, if that is less than its wire's rate."""
     switch: Wire | None = None
-    """Switch that all transfers cross together between hosts and devices; None for a head for each host."""
+    """Switch that all transfers cross together between hosts and devices. None for devices with a head for each
+    host."""
     num_uncontended_hosts: int | None = None
-    """So many hosts use the devices at full rate together; None for any number."""
+    """Most hosts that use the devices at full rate together; None for any number."""
     contention_growth: float = 0.0
-    """Each host more adds this part to the time of every byte in the devices."""
+    """Part that each host more adds to the time of every byte in the devices."""
     software_flush_bytes_per_s: float | None = None
-    """Rate at which lines are flushed after a store and invalidated before a load.
-
-    None where hardware is coherent, or where what stores and loads has no caches (a GPU's copy engine).
-    """
+    """Rate at which lines are flushed after a store and invalidated before a load. None if hardware is coherent, or
+    if the engine that stores and loads has no caches (a GPU's copy engine)."""
     software_flush_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -56,7 +55,10 @@ class SharedPool:
         return self.num_devices * self.device_bytes_per_s / (1 + self.contention_growth * more)
 
     def port(self, name: str, *, stores: bool) -> Link:
-        """Return one direction of one node's way: its wire, the switch's and the devices' latency, and the flushes."""
+        """Return one direction of one node's way.
+
+        It has its wire, the switch's and the devices' latency, and the flushes.
+        """
         rate = min(self.wire.bytes_per_s, self.store_bytes_per_s or math.inf) if stores else self.wire.bytes_per_s
         crossing_s = 0.0 if self.switch is None else self.switch.latency_s
         way_s = self.wire.latency_s + crossing_s + self.device_latency_s

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The tree of one node: its host, sockets, switches and devices, and what lies between two of them."""
+"""Tree of one node: its host, sockets, switches and devices, and the places between two of them."""
 
 import enum
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from coarse.hardware.quantities import require_name
 from coarse.hardware.wire import Wire
 
 HOST = "host"
-"""The root: where the sockets of a node meet, and where its network card hangs."""
+"""Root of the tree: the sockets of a node meet there, and its network card hangs there."""
 
 
 class PlaceKind(enum.Enum):
@@ -33,14 +33,14 @@ PARENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A point of the tree and the wire that leads up from it."""
+    """Point of the tree and the wire that leads up from it."""
 
     name: str
     kind: PlaceKind
     parent: str
     wire: Wire
     crossing: Wire | None = None
-    """Wire that a transfer crosses that comes up to this place from one child and leaves to another."""
+    """Wire that a transfer crosses if it comes up to this place from one child and leaves to another."""
     staging: Wire | None = None
     """Wire that every transfer crosses that is staged in this place's memory (a socket's)."""
 
@@ -54,13 +54,13 @@ class Place:
             )
 
     def key(self, setting: str) -> str:
-        """Return the name by which errors of the whole tree call a setting of this place."""
+        """Return the name of a setting of this place in errors of the whole tree."""
         return f"{self.kind.value}.{self.name}.{setting}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """All places of a node; each leads up to the host."""
+    """Places of a node; each leads up to the host."""
 
     places: tuple[Place, ...]
 
@@ -86,7 +86,7 @@ class Tree:
 
     @cached_property
     def by_name(self) -> dict[str, Place]:
-        """The places by name."""
+        """Places by name."""
         return {place.name: place for place in self.places}
 
     @cached_property
@@ -100,7 +100,7 @@ class Tree:
         return tuple(place.name for place in self.places if place.kind is PlaceKind.MEMORY)
 
     def ancestors(self, name: str) -> tuple[str, ...]:
-        """`name`, its parent, and so on, up to the host."""
+        """Return `name`, its parent, and so on, up to the host."""
         chain = [name]
         while chain[-1] != HOST:
             chain.append(self.by_name[chain[-1]].parent)

@@ -9,18 +9,18 @@ from coarse.hardware.quantities import require_name, require_positive
 from coarse.hardware.wire import Wire
 
 NodeRange = tuple[int, int]
-"""The first and the last of nodes that follow one another."""
+"""Numbers of the first and the last of consecutive nodes."""
 _FORM = 'a list of numbers from 0 and of ranges, such as [3, "8-15"]'
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnlikeNodes:
-    """Some nodes of a machine, and in what they are unlike the others."""
+    """Group of nodes of a machine that differ from the others."""
 
     name: str
     ranges: tuple[NodeRange, ...]
     compute_slow_down: float = 1.0
-    """Number of times that their GPUs compute longer."""
+    """Factor on their GPUs' compute times."""
     network: Wire | None = None
     """Wire from their hosts to the network; None for that of the others."""
     nvlink: bool = True
@@ -36,11 +36,11 @@ class UnlikeNodes:
 
     @property
     def first(self) -> int:
-        """The lowest number of its nodes."""
+        """Lowest number of its nodes."""
         return min(first for first, _ in self.ranges)
 
     def text(self) -> str:
-        """Return the group, its number of nodes, and their differences, for readers."""
+        """Return the group, how many nodes it has, and its differences, for readers."""
         num_nodes = sum(last + 1 - first for first, last in self.ranges)
         differences = [f"compute {self.compute_slow_down:g} times as long"] if self.compute_slow_down != 1 else []
         differences += [f"network wire {self.network.name!r}"] if self.network is not None else []
@@ -49,7 +49,11 @@ class UnlikeNodes:
 
 
 def node_ranges(numbers: object) -> tuple[NodeRange, ...]:
-    """Return the ranges that a setting `numbers` states; ConfigError for any other value."""
+    """Return the ranges that a setting `numbers` states.
+
+    Raises:
+        ConfigError: the setting is anything else.
+    """
     if not isinstance(numbers, list | tuple) or not numbers:
         raise ConfigError(f"numbers must be {_FORM}, got {numbers!r}; set it", key="numbers")
     return tuple(_range_of(entry, numbers) for entry in numbers)
@@ -62,7 +66,7 @@ def ranges_text(ranges: Sequence[NodeRange]) -> str:
 
 
 def require_nodes(groups: Sequence[UnlikeNodes], num_nodes: int, network: Wire | None) -> None:
-    """Raise ConfigError if a node is named twice, or is none of the machine's; by the group's number."""
+    """Raise ConfigError, by the group's number, if a node is named twice, or is none of the machine's."""
     of_node: dict[int, str] = {}
     names = [group.name for group in groups]
     for number, group in enumerate(groups):

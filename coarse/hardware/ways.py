@@ -1,14 +1,14 @@
 # Pure: no MPI, threads, clock or environment.
-"""Paths of links, what transfers of each size take of them, and which of the links can hold a transfer back.
+"""Paths of links, the capacity that transfers of each size take, and the links that can limit them.
 
-[Note: cost of a size] A link that small transfers keep at half its rate is busy all the same. So a transfer
-takes of a link's capacity what its rate is to the most that its size could draw: several small ones at once get
-no more through than one after the other. Links are shared by the time for which transfers keep them busy.
+[Note: cost of a size] A link that small transfers keep at half its rate is busy all the same. So a transfer takes of a
+link's capacity the ratio of its rate to the most that its size could draw: several small ones at once get no more
+through than one after the other. Links are shared by the time for which transfers keep them busy.
 
-[Note: covered links] A link is covered by another where whatever passes it passes the other too, and takes at least
-as large a part of that one: the other is full first, so the covered one holds nobody back and need not be shared.
-Of two that cover one another the first alone counts. Paths and sizes are known once they are used; one that
-is new may uncover a link, and no link is covered again. A link whose rate has changed covers none and is not covered.
+[Note: covered links] A link is covered by another if each transfer that passes it passes the other too, and takes at
+least as large a part of that one: the other is full first, so the covered one holds no transfer back and need not be
+shared. Of two that cover one another the first alone counts. Paths and sizes are known once they are used; one that is
+new may uncover a link, and no link is covered again. A link whose rate has changed covers none and is not covered.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,12 @@ from coarse.hardware.links import Link
 
 MAX_REMEMBERED_DRAWS = 1 << 16
 UNITS_PER_BYTE = 1 << 10
-"""Parts of a byte per second in which links' draws are counted, so that sums are exact in any order."""
+"""Number of units of a link's capacity in a byte per second. Draws count in these, so that sums are exact in any
+order."""
 
 
 class Draw:
-    """Draw of a size on a path ([Note: cost of a size]). Each is itself alone: two are never equal."""
+    """Draw of a size on a path: see [Note: cost of a size]. Draws are compared by identity."""
 
     __slots__ = ("cap", "costs", "drawn", "every", "name", "weight")
 
@@ -34,19 +35,19 @@ class Draw:
         self.name = 0  # what fair shares know it by, once they do
 
     def keep(self, is_covered: Sequence[bool]) -> None:
-        """Take the covered links out, which may have changed."""
+        """Take out the covered links, which may have changed."""
         self.costs = {link: cost for link, cost in self.every.items() if not is_covered[link]}
         self.drawn = tuple((link, units(self.cap * cost)) for link, cost in self.costs.items())
         self.name = 0
 
 
 def units(bytes_per_s: float) -> int:
-    """Return a rate in whole units (UNITS_PER_BYTE)."""
+    """Return a rate in whole units: see UNITS_PER_BYTE."""
     return round(bytes_per_s * UNITS_PER_BYTE)
 
 
 class Way:
-    """One path, and what has passed it."""
+    """Path of links, and the bytes that have passed it."""
 
     __slots__ = ("draws", "latency_s", "nbytes_done", "path")
 
@@ -61,7 +62,7 @@ class Way:
 
 
 class Ways:
-    """All paths that transfers have taken, by the rates that links have now."""
+    """Paths that transfers have taken, by the rates that links have now."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
@@ -72,7 +73,7 @@ class Ways:
         self._is_fixed = [False] * len(links)  # its rate has changed
         self.capacity = {number: link.bytes_per_s for number, link in enumerate(links)}
         self.is_covered = [False] * len(links)
-        """True for each link that is covered ([Note: covered links])."""
+        """True for each link that is covered; see [Note: covered links]."""
 
     def way(self, path: tuple[int, ...]) -> Way:
         """Return the way of a path, made at its first use."""
@@ -84,17 +85,23 @@ class Ways:
         return way
 
     def over(self, link: int) -> Sequence[Way]:
-        """Return all that take a link."""
+        """Return all ways that take a link."""
         return self._over[link]
 
     def cover_of(self, link: int) -> int:
-        """Return a link that is not covered, and that all transfers over this one pass: itself if not covered."""
+        """Return a link that is not covered and that each transfer on this one passes, too.
+
+        It is the link itself, if that is not covered.
+        """
         if not self.is_covered[link]:
             return link
         return min(each for each in self._covers[link] if not self.is_covered[each])
 
     def new_draw(self, way: Way, nbytes: int) -> tuple[Draw, list[tuple[int, int]]]:
-        """Return the draw of pieces of `nbytes` on a path; (link, its cover until now) of those that this uncovers."""
+        """Return the draw of pieces of `nbytes` on a path, and the links that this uncovers.
+
+        They are (link, its cover until now).
+        """
         links, path = self._links, way.path
         once = {link: links[link].bytes_per_s / links[link].rate_bytes_per_s(nbytes) for link in path}
         every = {link: cost * path.count(link) for link, cost in once.items()}
@@ -107,7 +114,7 @@ class Ways:
         return draw, uncovered
 
     def change_rate(self, link: int, bytes_per_s: float) -> list[tuple[int, int]]:
-        """Give a link another rate from now on; return what that uncovers, as in `new_draw`."""
+        """Give a link another rate from now on; return the links that this uncovers, as in `new_draw`."""
         self._is_fixed[link] = True
         beside = {each for way in self._over[link] for each in way.path}
         left = {each: self._covers[each] - {link} if each != link else set() for each in sorted(beside)}
@@ -117,7 +124,7 @@ class Ways:
         return self._leave(left)
 
     def _compare(self, parts: dict[int, float]) -> list[tuple[int, int]]:
-        """Return which links are uncovered by a user of these parts of links."""
+        """Account for parts of links that are taken together; return the links that this uncovers."""
         new, left = [], {}
         for link, part in parts.items():
             if self._is_fixed[link]:
@@ -135,7 +142,10 @@ class Ways:
         return uncovered
 
     def _leave(self, left: dict[int, set[int]]) -> list[tuple[int, int]]:
-        """Return (link, its cover until now) of links that lose their cover."""
+        """Leave links with these covers, and return those that have none any more.
+
+        They are (link, its cover until now).
+        """
         before = {link: self.cover_of(link) for link in left if self.is_covered[link]}
         for link, covers in left.items():
             self._covers[link] = covers

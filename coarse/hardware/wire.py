@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A wire of a machine: what it costs in each direction, and which links of the fabric stand for it."""
+"""Wire of a machine: its costs in each direction, and the links of the fabric that stand for it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from coarse.hardware.quantities import SizeTable, require_name, require_positive
 
 
 def reached_bytes_per_s(bytes_per_s: float, latency_s: float, outstanding_bytes: float | None) -> float:
-    """Return the rate where no more than so many bytes are under way until they are answered."""
+    """Return the rate that is reached if no more than so many bytes are under way until they are answered."""
     if outstanding_bytes is None or not latency_s:
         return bytes_per_s
     return min(bytes_per_s, outstanding_bytes / latency_s)
@@ -18,13 +18,12 @@ def reached_bytes_per_s(bytes_per_s: float, latency_s: float, outstanding_bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A kind of wire; "up" leads away from the device it serves, "down" to it.
+    """Kind of wire; "up" leads away from the device it serves, "down" to it.
 
-    [Note: limits that directions share] A duplex limit is a link that both directions use (a path
-    that goes up and down the wire lists it twice, so a transfer draws twice its rate from it). A turn
-    limit is used by a transfer that comes up a wire and goes down the same wire again, as does
-    one between two GPUs under one switch that is staged through the host (DGX-1: such a pair
-    reaches, in both directions together, half of what two GPUs under two switches reach).
+    [Note: limits that directions share] A duplex limit is a link that both directions use (a path that goes up and down
+    the wire lists it twice, so a transfer draws twice its rate from it). A turn limit is used by a transfer that comes
+    up a wire and goes down the same wire again, as does one between two GPUs under one switch that is staged through
+    the host (DGX-1: such a pair reaches, in both directions together, half of what two GPUs under two switches reach).
     """
 
     name: str
@@ -35,16 +34,14 @@ class Wire:
     up_table: SizeTable = ()
     down_table: SizeTable = ()
     duplex_bytes_per_s: float | None = None
-    """Both directions together; None is twice `bytes_per_s`."""
+    """Rate of both directions together; None is twice `bytes_per_s`."""
     duplex_table: SizeTable = ()
     turn_bytes_per_s: float | None = None
-    """All transfers that turn around on this wire; None is no limit beside the others."""
+    """Rate of all transfers that turn around on this wire; None is no limit beside the others."""
     turn_table: SizeTable = ()
     outstanding_bytes: float | None = None
-    """Bytes of each direction that may be under way before they are answered.
-
-    The rate is at most this over the latency. None where that never limits.
-    """
+    """Bytes of each direction that may be under way before they are answered. The rate is at most this over the
+    latency. None if that never limits."""
 
     def __post_init__(self) -> None:
         require_name("name", self.name)
@@ -72,11 +69,11 @@ class Wire:
 
     @property
     def reached_bytes_per_s(self) -> float:
-        """Rate of each direction, by the wire's own and by what its latency leaves of it (Little's law)."""
+        """Rate of each direction, by the wire's own rate and the limit of its latency (Little's law)."""
         return reached_bytes_per_s(self.bytes_per_s, self.latency_s, self.outstanding_bytes)
 
     def links(self, user: str) -> Iterator[tuple[str, Link]]:
-        """Yield (role, link) for one use of the wire: "up", "down", and "duplex" and "turn" where limited."""
+        """Yield (role, link) for one use of the wire: "up", "down", and "duplex" and "turn" if limited."""
         for role in ("up", "down"):
             yield role, self._link(user, role, self.latency_s, self.reached_bytes_per_s)
         for role in ("duplex", "turn"):
@@ -85,7 +82,7 @@ class Wire:
                 yield role, self._link(user, role, 0.0, limit)
 
     def one_way(self, name: str) -> Link:
-        """Return one link for a place that every transfer crosses once, whichever way it goes."""
+        """Return one link for a place that every transfer crosses once, in either direction."""
         return Link(name=name, latency_s=self.latency_s, bytes_per_s=self.reached_bytes_per_s, table=self.up_table)
 
     def _link(self, user: str, role: str, latency_s: float, bytes_per_s: float) -> Link:

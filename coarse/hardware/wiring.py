@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The links of all nodes of a machine, and which of them a transfer between two endpoints uses."""
+"""Links of all nodes of a machine, and the links that a transfer between two endpoints uses."""
 
 import re
 from bisect import bisect_right
@@ -21,21 +21,24 @@ PathKind = Literal["pcie", "nvlink", "cci", "load", "store", "auto"]
 PATH_KINDS: tuple[PathKind, ...] = ("pcie", "nvlink", "cci", "load", "store", "auto")
 
 LinkKey = tuple[int, str, str]
-"""(node, who uses the wire, role of the link)."""
+"""Key of a link: (node, who uses the wire, role of the link)."""
 _ALL_NODES = -1
-"""Number in place of a node, of a link that all nodes share."""
+"""Stand-in for the node of a link that all nodes share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cable:
-    """A wire between two GPUs of a node; "up" leads from the first to the second."""
+    """Wire between two GPUs of a node; "up" leads from the first to the second."""
 
     between: tuple[str, str]
     wire: Wire
 
 
 class Wiring:
-    """Link ids are given in the order of the tree, node by node: a machine always has the same."""
+    """Wiring of a machine, with link ids in the order of the tree, node by node.
+
+    A machine always has the same ids.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Wiring:
         tree_levels: Sequence[TreeLevel] = (),
         unlike_nodes: Sequence[UnlikeNodes] = (),
     ) -> None:
-        """Wire the nodes; between them transfers go by the pool if there is one, else by the network's tree."""
+        """Build the links. Between nodes transfers go by the pool if there is one, else by the network's tree."""
         self._tree = tree
         self._peer_to_peer = peer_to_peer
         self._nvlinks = nvlinks
@@ -67,14 +70,14 @@ class Wiring:
         self._tree_levels = tree_levels
         kinds = [(network, True), *((each.network or network, each.nvlink) for each in unlike_nodes)]
         self._links_of_kind = [tuple(self._links_of_one(wire, has_nvlink)) for wire, has_nvlink in kinds]
-        """((who uses the wire, role), link) of one node of each kind; nodes' links stand one node's after another's."""
+        """Links of one node of each kind, as ((who uses the wire, role), link). The nodes' links follow each other."""
         self._positions = [{key: number for number, (key, _) in enumerate(links)} for links in self._links_of_kind]
         self._kind_of = [0] * num_nodes
         for kind, group in enumerate(unlike_nodes, start=1):
             for first, last in group.ranges:
                 self._kind_of[first : last + 1] = [kind] * (last + 1 - first)
         *self._begins, end = accumulate((len(self._links_of_kind[kind]) for kind in self._kind_of), initial=0)
-        """Id of each node's first link."""
+        """Id of the first link of each node."""
         pooled = () if pool is None else tuple(((_ALL_NODES, link.name, ""), link) for link in pool.shared(num_nodes))
         switched = () if network is None or pool else tree_links(tree_levels, num_nodes, network.reached_bytes_per_s)
         of_all = [*pooled, *(((_ALL_NODES, switch, role), link) for switch, role, link in switched)]
@@ -85,13 +88,13 @@ class Wiring:
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """All of them; a link's id is its position."""
+        """Links of the machine; a link's id is its position."""
         last = self._num_nodes - 1
         num_links = self._begins[last] + len(self._links_of_kind[self._kind_of[last]]) + len(self._links_of_all)
         return tuple(map(self.link, range(num_links)))
 
     def link(self, number: int) -> Link:
-        """Return one of them, by its id: cheaper than all, where a machine has thousands of nodes."""
+        """Return one of the links, by its id: cheaper than all, if a machine has thousands of nodes."""
         node = bisect_right(self._begins, number) - 1
         position, of_node = number - self._begins[node], self._links_of_kind[self._kind_of[node]]
         if position >= len(of_node):
@@ -100,13 +103,17 @@ class Wiring:
         return link if self._num_nodes == 1 else replace(link, name=f"node{node} {link.name}")
 
     def likeness(self, source: str, target: str) -> Hashable:
-        """Return a value that two pairs of endpoints share if their paths are equal, link by link, on any nodes."""
+        """Return a key that is equal for pairs of endpoints whose paths are equal, link by link, on any nodes."""
         (node, name), (other_node, other_name) = self.locate(source), self.locate(target)
         up, _ = switches_between(self._tree_levels, node, other_node)
         return name, other_name, node == other_node, self._kind_of[node], self._kind_of[other_node], len(up)
 
     def locate(self, endpoint: str) -> tuple[int, str]:
-        """Return (node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
+        """Return (node, name in that node's tree) of an endpoint.
+
+        Raises:
+            ConfigError: there is none such.
+        """
         found = re.fullmatch(r"(gpu|memory)(0|[1-9][0-9]{0,8})", endpoint)
         if found:
             per_node = len(self._tree.gpus if found[1] == "gpu" else self._tree.memories)
@@ -122,7 +129,7 @@ class Wiring:
         )
 
     def path(self, source: str, target: str, kind: PathKind) -> tuple[int, ...]:
-        """Return a path (Machine.path)."""
+        """Return link ids from `source` to `target`; see Machine.path."""
         if kind not in PATH_KINDS:
             raise ConfigError(f"kind of a path must be one of {', '.join(PATH_KINDS)}, got {kind!r}", key="kind")
         at, to = self.locate(source), self.locate(target)
@@ -141,14 +148,14 @@ class Wiring:
         return tuple(tree)
 
     def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
-        """Return a path to or from the host's memory (Machine.host_path)."""
+        """Return link ids between a device and its socket's memory; see Machine.host_path."""
         node, name = self.locate(endpoint)
         rising = self._below(name, self._tree.socket_of(name))
         places, role = (rising, "up") if to_host else (rising[::-1], "down")
         return tuple(number for place in places for number in self._ids(node, place, role))
 
     def pool_path(self, endpoint: str, *, stores: bool) -> tuple[int, ...]:
-        """Return a path to or from the pool (Machine.pool_path)."""
+        """Return link ids between an endpoint and the pool; see Machine.pool_path."""
         if self._pool is None:
             raise ConfigError(f"there is no pool that {endpoint} could use; state [pool] in the machine", key="pool")
         node, name = self.locate(endpoint)
@@ -160,7 +167,7 @@ class Wiring:
         return tuple(number for key in keys for number in self._ids(*key))
 
     def _access(self, source: str, target: str, kind: PathKind) -> int:
-        """Return the link at whose rate the GPU that reads (or writes) gets bytes from (or to) coherent memory."""
+        """Return the link that limits a GPU's loads from, or stores to, coherent memory."""
         client = target if kind == "load" else source
         node, name = self.locate(client)
         if name not in self._tree.gpus:
@@ -215,19 +222,19 @@ class Wiring:
         yield from ((other_node, name, "down") for name in reversed(falling))
 
     def _into_pool(self, pool: SharedPool, node: int) -> Iterator[LinkKey]:
-        """Yield the links of a node's stores."""
+        """Yield the links of a node's stores into the pool."""
         yield node, "pool", "up"
         yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
 
     def _out_of_pool(self, pool: SharedPool, node: int) -> Iterator[LinkKey]:
-        """Yield the links of a node's loads."""
+        """Yield the links of a node's loads from the pool."""
         yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
         yield node, "pool", "down"
 
     def _inside(
         self, node: int, rising: tuple[str, ...], falling: tuple[str, ...], meeting: str, *, staged: bool
     ) -> Iterator[LinkKey]:
-        """Yield the links that are crossed where a transfer turns ([Note: limits that directions share])."""
+        """Yield the links at the turn of a transfer; see [Note: limits that directions share]."""
         if staged:
             socket = self._tree.socket_of(rising[0])
             if self._tree.by_name[socket].staging:

@@ -1,4 +1,4 @@
-"""The program of a memory-device rank: serves until the workers leave (`python -m coarse.launch.device`)."""
+"""Program of a memory-device rank, serving until workers leave: `python -m coarse.launch.device`."""
 
 import coarse
 from coarse.session import ignore_users_signals, serve

@@ -1,7 +1,8 @@
-"""The mpirun beside torchrun (see coarse.transport.torchrun_start): `beside.py JOB FIRST WORKERS PARTITION [HOST...]`.
+"""Program that starts mpirun beside torchrun: `beside.py JOB FIRST WORKERS PARTITION [HOST...]`.
 
-It starts memory devices, and placeholders in the workers' stead, and ends as they end. FIRST is PID@HOST of the first
-worker, for which placeholders wait no longer once it is gone. The HOSTs of several nodes get equally many ranks.
+See coarse.transport.torchrun_start. It starts memory devices, and placeholders in the workers' stead, and ends as they
+end. FIRST is PID@HOST of the first worker, for which placeholders wait no longer once it is gone. The HOSTs of several
+nodes get equally many ranks.
 """
 
 import os
@@ -23,11 +24,8 @@ from coarse.protocol.partition_file import stated_partition
 
 PLACEHOLDER_MODULE = "coarse.launch.placeholder"
 _SHARING = {"SLURM_OVERLAP": "1"}
-"""Variables for mpirun in an allocation of Slurm, where it starts its daemons by srun.
-
-Where torchrun is a step itself, that step has all processors, and another one that does not share them would wait for
-its end.
-"""
+"""Variables of mpirun's daemons, which it starts by srun in an allocation of Slurm. If torchrun is a step itself,
+that step has all processors, and another one that does not share them would wait for its end."""
 
 
 def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) -> int:

@@ -1,8 +1,8 @@
-"""Copies on disk of what workers have committed: for a machine that is lost, and for jobs that are preempted.
+"""Copies on disk of states that workers have committed, for lost machines and preempted jobs.
 
 [Note: old or new] A copy is written into a folder of its own, whose files and name are synced; then the folder gets the
 name by which it counts, and older ones are removed. So at any moment the newest folder of such a name is whole. Slots
-are copied aside in memory first, where it has room, so that workers do not wait for the disk.
+are copied aside in memory first, if it has room, so that workers do not wait for the disk.
 """
 
 import fcntl
@@ -27,15 +27,15 @@ _HEADROOM_BYTES: Final = 1 << 28
 
 
 class DiskCopies:
-    """A folder with copies of a job's states."""
+    """Folder with copies of a job's states."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.version = 0
-        """The newest one that was written or read."""
+        """Version of the newest copy that was written or read."""
 
     def make(self) -> None:
-        """Make the folder where it is missing.
+        """Make the folder if it is missing.
 
         Raises:
             ConfigError: it cannot be made, or has copies that were not gone on from.
@@ -51,10 +51,12 @@ class DiskCopies:
             raise ConfigError(f"--keep {self.folder} cannot be made ({error.strerror}); name another folder") from None
 
     def write(self, memory: HeldMemory) -> int:
-        """Write the newest version that all workers have, if it is not there yet; return its number, 0 for none.
+        """Write the newest version that all workers have, if it is not there yet.
+
+        Return its number, 0 for none.
 
         Raises:
-            OSError: the disk is full, or cannot be written; what was there stays.
+            OSError: the disk is full, or cannot be written; the copy before stays.
         """
         with memory.lock:
             return self._write(memory)
@@ -95,7 +97,9 @@ class DiskCopies:
         return version
 
     def read(self, memory: HeldMemory, num_workers: int) -> tuple[int, list[str]]:
-        """Put the newest whole copy into memory that holds nothing; return its version, and why newer ones were not.
+        """Put the newest whole copy into memory that holds nothing.
+
+        Return its version, and the reasons why newer ones were passed over.
 
         Raises:
             StorageError: there is no whole copy.
@@ -125,7 +129,10 @@ class DiskCopies:
 
 @contextmanager
 def _held(memory: HeldMemory, version: int) -> Iterator[list[int] | None]:
-    """Give descriptors of all workers' slots of a version, not written within; None if one has been written."""
+    """Yield descriptors of all workers' slots of a version, which are not written within the context.
+
+    It is None if one has been written.
+    """
     descriptors = memory.slots_of(version)
     with ExitStack() as opened:
         for descriptor in descriptors:

@@ -1,14 +1,13 @@
-"""Runs one rank's command and tells `coarse run` how it ended: `python -I -S exit_reporter.py PLACE COMMAND ...`.
+"""Program that runs and reports one rank's command: `python -I -S exit_reporter.py PLACE COMMAND ...`.
 
-Under ULFM mpirun goes on when a rank ends, and keeps its status to itself. This process has the
-rank as its child, so that it learns the status even of a rank that never imported coarse. It needs
+It tells `coarse run` how the command ended. Under ULFM mpirun goes on when a rank ends, and keeps its status to itself.
+This process has the rank as its child, so that it learns the status even of a rank that never imported coarse. It needs
 nothing but the standard library; started by path, with -I and -S, it takes less than 50 ms and 5 MiB of its own.
 
-It speaks to the launcher in lines over a Unix socket: "3 runs", "3 ended -9"; the rank itself says "3 waits",
-"3 joined", "3 fails 1 DIGEST" or "3 follows" and, of the bytes that it moved, "3 carried SENT RECEIVED" or
-"3 reduced BYTES" (coarse.transport.node_rendezvous). The launcher says "interrupt" where Ctrl-C is for the script: a
-worker gets SIGINT, a memory device serves on. It ends with mpirun, and ends the rank where the launcher is gone, for
-any reason.
+It speaks to the launcher in lines over a Unix socket: "3 runs", "3 ended -9"; the rank itself says "3 waits", "3
+joined", "3 fails 1 DIGEST" or "3 follows" and, of the bytes that it moved, "3 carried SENT RECEIVED" or "3 reduced
+BYTES" (coarse.transport.node_rendezvous). The launcher says "interrupt" if Ctrl-C is for the script: a worker gets
+SIGINT, a memory device serves on. It ends with mpirun, and ends the rank if the launcher is gone, however that ended.
 
 PLACE is "-" for a memory device. Of a worker it is seven fields with commas between them, and the rank finds its place
 in the workers' world in the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
@@ -35,9 +34,9 @@ _FOR_THE_RANK = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
 )
-"""mpirun signals a rank's whole process group; this process outlives the rank."""
+"""Signals that mpirun sends to a rank's whole process group; this process outlives the rank."""
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
-"""The folder that is first on the path of a worker's interpreter."""
+"""Folder that is first on the path of a worker's interpreter."""
 
 
 def escaped(argument: str) -> str:
@@ -75,7 +74,10 @@ def main(place: str, command: list[str]) -> None:
 
 
 def _workers_world(place: str, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a worker; PLACE tells worker and local rank of its context's first MPI rank."""
+    """Return the variables of a worker.
+
+    Its context's first MPI rank has the worker's and local rank that PLACE tells.
+    """
     first, worker, local, size, local_size, address, port = place.split(",")
     own, own_local = str(int(worker) + rank - int(first)), str(int(local) + rank - int(first))
     before = (environ[f"OMPI_COMM_WORLD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
@@ -99,7 +101,7 @@ def _workers_world(place: str, rank: int, environ: Mapping[str, str]) -> dict[st
 
 
 def _run(command: list[str], channel: socket.socket, *, takes_interrupts: bool) -> int:
-    """Run the command as a child that ends with this process, and return its exit status; -n for signal n."""
+    """Return the exit status of the command, run as a child that ends with this process; -n for signal n."""
     _die_with_parent()
     child = os.fork()
     if not child:
@@ -125,7 +127,10 @@ def _run(command: list[str], channel: socket.socket, *, takes_interrupts: bool) 
 
 
 def _hears(channel: socket.socket) -> bool:
-    """Return whether the launcher has said something, which can only be an interrupt; else its socket is closed."""
+    """Return whether the launcher has said something, which can only be an interrupt.
+
+    Else its socket is closed.
+    """
     try:
         return bool(channel.recv(_WORD_BYTES))
     except OSError:

@@ -1,4 +1,4 @@
-"""Server of descriptors of memory that this launcher holds: that of workers' states, and files by name."""
+"""Server of descriptors of memory that this launcher holds for ranks: states, and files by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOOK_S: Final = 0.2
 
 
 class DescriptorServer(InThread):
-    """Server at a Unix socket, in a thread, that answers processes of this user."""
+    """Server that answers processes of this user at a Unix socket, in a thread."""
 
     def __init__(self, address: str, memory: HeldMemory) -> None:
-        """`address`: a path, or "@" and a name that is none."""
+        """Listen at an address: a path, or "@" and a name that is none."""
         self._memory = memory
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(address.replace("@", "\0", 1))

@@ -5,7 +5,7 @@ from typing import Self
 
 
 class InThread:
-    """Within, `_run` of a derived class runs in a thread; it returns soon after `_stopped` is set."""
+    """Thread that runs `_run` of a derived class within a `with`, which returns once `_stopped` is set."""
 
     def __init__(self, name: str) -> None:
         self._stopped = threading.Event()

@@ -1,4 +1,4 @@
-"""Files in /dev/shm that ranks of Open MPI leave where they are killed: memory that those of a node share."""
+"""Files in /dev/shm that killed ranks of Open MPI leave: memory that those of a node share."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,10 @@ _SEGMENT = re.compile(rf"{_SHARED}/(sm_segment\.\S+\.)\d+$", re.MULTILINE)
 
 
 def jobs_of(pids: Iterable[int]) -> set[str]:
-    """Return how the names of the files begin that the jobs of some processes have, as these have mapped them."""
+    """Return the beginnings of names of the files that the jobs of some processes have.
+
+    They are known by the processes' mappings.
+    """
     found: set[str] = set()
     for pid in pids:
         with suppress(OSError):  # ended meanwhile

@@ -1,4 +1,4 @@
-"""One mpirun with workers and light memory devices: its command line, its process, its leftovers."""
+"""Job of one mpirun with workers and light memory devices: command line, process, leftovers."""
 
 import ctypes
 import math
@@ -30,13 +30,13 @@ from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_f
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
 _INTERRUPT_GRACE_S = 30.0
-"""Seconds that scripts have after a Ctrl-C, to save what they hold; torchrun gives as much."""
+"""Seconds that scripts have after a Ctrl-C to save their data; torchrun gives as much."""
 _POLL_S = 0.25
 _MOST_ROUNDS = 100
 _LOOK_POLLS = 2
-"""Number of polls between two looks for files that ranks share, until some are found."""
+"""Polls between two looks for files that ranks share, until some are found."""
 _STRANDED_POLLS = 20
-"""Number of polls in a row for which an mpirun that has lost all its ranks may linger."""
+"""Polls in a row for which an mpirun that has lost all its ranks may linger."""
 
 _ENDING_SIGNALS = {
     signal.SIGINT: signal.SIGINT,
@@ -44,10 +44,10 @@ _ENDING_SIGNALS = {
     signal.SIGHUP: signal.SIGTERM,
 }
 _FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
-"""Signal for mpirun by the signal that came: mpirun ends its ranks or passes a user's signal on to each."""
+"""Signal for mpirun, by the signal that came. mpirun ends its ranks or passes a user's signal on to each."""
 
 WATCHED = str(Path(__file__).with_name("exit_reporter.py"))
-"""The program that runs a rank's command and tells how it ended."""
+"""Program that runs a rank's command and tells how it ended."""
 _OF_MPIRUN = "PRTE_MCA_"
 _DEFAULTS = (
     ("prte-mca-params.conf", _OF_MPIRUN, "rmaps_default_mapping_policy", ":oversubscribe"),
@@ -55,27 +55,26 @@ _DEFAULTS = (
     ("openmpi-mca-params.conf", "OMPI_MCA_", "btl", "^ofi"),
     ("openmpi-mca-params.conf", "OMPI_MCA_", "btl_tcp_eager_limit", "1048576"),
 )
-"""Defaults that `make` sets in its environment: file of parameters, prefix of their variables, name and value.
-
-Ranks share cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking first.
-"""
+"""Defaults that `make` sets in its environment. They are file of parameters, prefix of variables, name and value.
+Ranks share cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking
+first."""
 ONE_MACHINE = ("--mca", "btl", "self,sm", "--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux")
-"""mpirun's options where all ranks are on one machine: they listen to no network, and a scheduler's allocation, which
+"""Options of mpirun if all ranks are on one machine. They listen to no network, and a scheduler's allocation, which
 may have other nodes, does not place them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppContext:
-    """So many ranks that run one command; mpirun joins several in one COMM_WORLD, in order."""
+    """Group of ranks that run one command; mpirun joins several in one COMM_WORLD, in order."""
 
     num_ranks: int
     command: tuple[str, ...]
     host: str | None = None
-    """Host on which they run; None leaves it to mpirun."""
+    """Host of the ranks; None leaves it to mpirun."""
 
 
 def watched_command(python: str, place: str, program: Sequence[str]) -> tuple[str, ...]:
-    """Return the command of a rank whose end is reported: `exit_reporter.py` with its PLACE, and the program."""
+    """Return the command of a rank with a told end: `exit_reporter.py` with its PLACE, and the program."""
     return (python, "-I", "-S", WATCHED, place, *map(escaped, (python, *program)))
 
 
@@ -88,7 +87,7 @@ def mpirun_argv(
     fault_tolerant: bool,
     options: Sequence[str] = (),
 ) -> list[str]:
-    """Return the mpirun line: more ranks than cores allowed, none bound to a core, and further `options` first.
+    """Return the mpirun line: more ranks than cores allowed, none bound to a core, and `options` first.
 
     Open MPI binds by default, several ranks to one core when there are more ranks than cores.
     """
@@ -119,7 +118,7 @@ def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
 
 
 def free_port() -> int:
-    """Return a TCP port of this machine's loopback interface on which no process listens now."""
+    """Return a TCP port of this machine's loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -127,7 +126,7 @@ def free_port() -> int:
 
 
 def mpirun_version(mpirun: str) -> str:
-    """Return the version of Open MPI's mpirun; ConfigError where it is too old, or that of another MPI."""
+    """Return the version of Open MPI's mpirun; ConfigError if it is too old, or that of another MPI."""
     environ = {**os.environ, **home_for_mpi(os.environ)}
     try:
         done = subprocess.run([mpirun, "--version"], env=environ, capture_output=True, text=True, check=False)
@@ -146,18 +145,18 @@ def mpirun_version(mpirun: str) -> str:
 
 
 def usable_mpirun(python: str, environ: Mapping[str, str]) -> str:
-    """Return the path of the mpirun that starts this interpreter's jobs; ConfigError where it cannot."""
+    """Return the path of the mpirun that starts this interpreter's jobs; ConfigError if it cannot."""
     mpirun = mpirun_beside(python, environ)
     mpirun_version(mpirun)
     return mpirun
 
 
 def missing_defaults(parameter_files: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what a plain mpirun lacks, as environment variables with the values wanted.
+    """Return variables that a plain mpirun lacks, with the values wanted.
 
     Args:
-        parameter_files: by their names the texts of those files of Open MPI that there are; they may set all of it.
-        environ: the environment, whose variables may set it, too.
+        parameter_files: texts of those files of Open MPI that there are, by name; they may set all of it.
+        environ: variables of the environment, which may set them, too.
     """
     missing = {}
     for file, prefix, name, wanted in _DEFAULTS:
@@ -170,18 +169,18 @@ def missing_defaults(parameter_files: Mapping[str, str], environ: Mapping[str, s
 
 
 def parameter_files(mpirun: str) -> dict[str, str]:
-    """Return by name the texts of the parameter files of an mpirun's Open MPI."""
+    """Return the texts of the parameter files of an mpirun's Open MPI, by name."""
     paths = {Path(mpirun).parent.parent / "etc" / file for file, *_ in _DEFAULTS}
     return {path.name: path.read_text() for path in paths if path.is_file()}
 
 
 class MpirunJob:
-    """mpirun in a session of its own, which ends with it.
+    """Process of an mpirun in a session of its own, which ends with it.
 
-    Under ULFM, MPI_Abort and a Ctrl-C at the wrong moment may leave ranks without their mpirun;
-    a rank changes its process group but not its session, so the session is what gets swept. And
-    after a death Open MPI 5.0's mpirun may outlive its last rank for ever (a race over that rank's
-    output); it is then ended. A command that is no mpirun may have had children and go on alone.
+    Under ULFM, MPI_Abort and a Ctrl-C at the wrong moment may leave ranks without their mpirun; a rank changes its
+    process group but not its session, so the session is swept. And after a death Open MPI 5.0's mpirun may outlive its
+    last rank for ever (a race over that rank's output); it is then ended. A command that is no mpirun may have had
+    children and go on alone.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class MpirunJob:
         self._polls_alone = 0
         self._polls = 0
         self._shared: set[str] = set()
-        """Beginnings of names of files that its ranks share, for ranks that are killed before they are looked at."""
+        """Beginnings of names of files that its ranks share, for ranks killed before they are looked at."""
 
     def __enter__(self) -> Self:
         return self
@@ -228,7 +227,7 @@ class MpirunJob:
         end_members(self._process.pid, (signal.SIGKILL,), shared=self._shared)
 
     def wait(self) -> int:
-        """Wait for mpirun and return its exit status, 128 + n where signal n ended it."""
+        """Return mpirun's exit status, 128 + n if signal n ended it."""
         while not self.wait_until_ended(_POLL_S):
             pass
         status = self._process.wait()
@@ -266,7 +265,7 @@ class JobEnd:
 
     status: int
     said: str
-    """Text that is to be told of it; "" where ranks have told it."""
+    """Message about it; "" if ranks have told it."""
     was_asked: bool
     """True if a signal to this launcher ended it."""
     failure: Failure | None
@@ -281,7 +280,7 @@ class JobEnd:
 
 
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
-    """Run mpirun as `run_job` does, tell what is to be told of its end, and return the exit status."""
+    """Run mpirun as `run_job` does, tell the message about its end, and return the exit status."""
     ended = run_job(argv, environ, watch)
     if ended.said:
         tell(ended.said)
@@ -298,18 +297,18 @@ def run_job(
 ) -> JobEnd:
     """Run mpirun to its end; SIGTERM and users' signals go to mpirun.
 
-    Ctrl-C goes to the workers' scripts, which have some time for what they do on KeyboardInterrupt; then, or with the
-    next Ctrl-C, mpirun ends all. A job that ends well after it has the status 0, as a script by itself.
+    Ctrl-C goes to the workers' scripts, which have some time to handle KeyboardInterrupt; then, or with the next
+    Ctrl-C, mpirun ends all. A job that ends well after it has the status 0, as a script by itself.
 
     A job that cannot go on is ended, as `watch` finds. The status is that of the first rank that failed by itself:
     mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
 
     Args:
-        argv: the mpirun line.
-        environ: the environment of mpirun.
-        watch: what decides that the job cannot go on.
-        at_once: ends what the job has elsewhere; then all that is left is killed, and nothing said of it, where the job
-            cannot go on.
+        argv: command line of mpirun.
+        environ: its environment.
+        watch: hears from the ranks.
+        at_once: ends the job's processes elsewhere. With it, if the job cannot go on, all that is left is
+            killed, and nothing said of it.
         told: variables that tell the ranks of this job.
     """
     received: list[int] = []
@@ -351,7 +350,7 @@ def run_job(
 def _forwarding(
     job: MpirunJob, watch: Watch, received: list[int], at_once: Callable[[], None] | None
 ) -> Iterator[None]:
-    """Give a context in which signals to this launcher go to a job; those that end it are noted in `received`."""
+    """Forward signals to a job within the context; those that end it are noted in `received`."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         if number in _ENDING_SIGNALS:
@@ -376,7 +375,7 @@ def _forwarding(
 
 
 def _end_of(watch: Watch, status: int, received: list[int]) -> tuple[str, int, bool]:
-    """Return the text on a job's end, its status, and whether a signal to this launcher ended it."""
+    """Return the message about a job's end, its status, and whether a signal to this launcher ended it."""
     ends_well = not status and watch.verdict is None and not watch.departures.first_failure()
     if received and not (received == [signal.SIGINT] and ends_well):
         return f"{signal.Signals(received[0]).name} received; the job has ended", exit_status(-received[0]), True
@@ -389,7 +388,10 @@ def _end_of(watch: Watch, status: int, received: list[int]) -> tuple[str, int, b
 
 
 def tell(text: str) -> None:
-    """Say something on standard error; where its reader is gone the job ends all the same, with its own status."""
+    """Say something on standard error.
+
+    If its reader is gone the job ends all the same, with its own status.
+    """
     with suppress(OSError):
         os.write(sys.stderr.fileno(), f"coarse: {text}\n".encode())
 
@@ -408,10 +410,11 @@ def has_children(pid: int) -> bool:
 
 
 def _before_mpirun(parent: int, folder: str) -> Callable[[], None]:
-    """Return a function for a new process: end when the process (its thread that starts it) does, for any reason.
+    """Return a function for a new process: end when the process (its thread that starts it) does.
 
-    mpirun is told to end, so that it removes its files. The ranks do not rely on it (exit_reporter.py). An mpirun that
-    was killed leaves them, by its number, and a later one that has the same number would not start.
+    This holds however that ends. mpirun is told to end, so that it removes its files. The ranks do not rely on it: see
+    exit_reporter.py. An mpirun that was killed leaves them, by its number, and a later one that has the same number
+    would not start.
     """
     prctl = ctypes.CDLL(None).prctl
 
@@ -425,7 +428,7 @@ def _before_mpirun(parent: int, folder: str) -> Callable[[], None]:
 
 
 def _temporary_folder(environ: Mapping[str, str]) -> str:
-    """Return the folder that mpirun has its files in, by the variables that it reads."""
+    """Return the folder of mpirun's files, by the variables that it reads."""
     return next((environ[name] for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "/tmp")
 
 
@@ -448,16 +451,14 @@ def session_members(session: int) -> list[int]:
 def end_members(
     session: int, numbers: Sequence[signal.Signals], but: int | None = None, *, shared: Collection[str] = ()
 ) -> None:
-    """Send signals, one after another, to the processes left of a session, `but` one.
-
-    Return when it has ended, or has not within the grace.
+    """Send signals, one after another, to the rest of a session, and await its end within the grace.
 
     Args:
-        session: the session's number.
-        numbers: signals, in order.
-        but: a process that is left alone.
-        shared: how names of files begin that its processes share and that are removed with them, beside those that
-            they have mapped now.
+        session: number of the session.
+        numbers: signals in order.
+        but: process that gets none.
+        shared: beginnings of names of files that its processes share and that are removed with them, beside
+            those that they have mapped now.
     """
     jobs = set(shared)
     for _ in range(_MOST_ROUNDS):  # some may be forked meanwhile

@@ -1,7 +1,7 @@
-"""Holds a worker's place in an mpirun job for a process that torchrun started: `placeholder.py JOB FIRST`.
+"""Program that holds a worker's place in mpirun for a process of torchrun: `placeholder.py JOB FIRST`.
 
-It gives its environment to the first process of this user that asks at its socket (coarse.transport.torchrun_start),
-and ends when that process does: with 0 where it has said that it ends well. It waits no longer once the job's first
+See coarse.transport.torchrun_start. It gives its environment to the first process of this user that asks at its socket,
+and ends when that process does: with 0 if it has said that it ends well. It waits no longer once the job's first
 worker, FIRST, has ended; on that worker's host it sees that itself, on others mpirun ends it.
 """
 
@@ -21,7 +21,7 @@ _BIND_AGAIN_S = 0.1
 
 
 def main(job: str, first: str, clock: WallClock) -> int:
-    """Serve as a placeholder and return the exit status; `first` is PID@HOST."""
+    """Return the exit status of a placeholder; `first` is PID@HOST."""
     pid, _, host = first.partition("@")
     try:
         owners = [os.pidfd_open(int(pid))] if host == socket.gethostname() else []
@@ -63,7 +63,10 @@ def _bind(listener: socket.socket, address: str, owners: list[int], clock: WallC
 
 
 def _worker(listener: socket.socket, owners: list[int]) -> tuple[socket.socket, int] | None:
-    """Return the connection to the worker, a process of this user, and its process id; None if an owner has ended."""
+    """Return the connection to the worker, a process of this user, and its process id.
+
+    It is None if an owner has ended.
+    """
     while True:
         ready, _, _ = select.select([listener.fileno(), *owners], [], [])
         if listener.fileno() not in ready:

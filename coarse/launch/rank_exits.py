@@ -1,23 +1,21 @@
-"""Ranks of a job that have come, joined, failed or ended, and the decision about its end."""
+"""Record of a job's ranks that have come, joined, failed or ended; decision whether it may go on."""
 
 from dataclasses import dataclass
 
 _REFUSED_S = 0.5
-"""Ranks that were refused together end one after another."""
+"""Seconds of grace for a refusal: ranks that were refused together end one after another."""
 _OF_SIGNALS = 128
-"""Status from which on a status names the signal that ended the process."""
+"""Offset of a status that says which signal ended the process."""
 _LAST_WORDS_S = 1.0
-"""Seconds that a rank that raised has to print its error, where the job ends at once.
-
-Within them the cause of another's end becomes known, too.
-"""
+"""Seconds of grace if the job ends at once. In them a rank that raised prints its error, and the cause of another's
+end becomes known."""
 _FAILED_S = 4.0
-"""Seconds that the others have after a rank's bad end to hear of it, say why and end by themselves."""
+"""Seconds for the others after a rank's bad end to hear of it, say why and end by themselves."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a job must be ended, and with which exit status."""
+    """Reason why a job must be ended, and the exit status for it."""
 
     text: str
     status: int
@@ -27,13 +25,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Failure:
-    """The first rank that did not end well by itself."""
+    """First rank that did not end well by itself."""
 
     rank: int
     status: int | None
-    """Exit status, -n where signal n ended it; None where no process saw it."""
+    """Exit status, -n if signal n ended it; None if it was not seen."""
     error: int | None
-    """Digest of the exception that it raised, 0 of one that says that others are missing; None where it raised none."""
+    """Digest of the exception that it raised. It is 0 of one that says that others are missing; None if it raised
+    none."""
 
     @property
     def is_own(self) -> bool:
@@ -45,14 +44,17 @@ _UNUSED = "no worker has called coarse.init(); the memory devices end"
 
 
 class Departures:
-    """State of each rank.
+    """Record of the state of each rank.
 
     A rank waits from its call of `init` until that returns or raises; it has joined when `init` succeeded. A rank that
     fails says so before it ends; one that follows ends because another has.
     """
 
     def __init__(self, num_ranks: int, light: frozenset[int], *, at_once: bool = False) -> None:
-        """`at_once`: the job ends as soon as a rank has ended badly, without a time for others to say why."""
+        """Start without reports of ranks.
+
+        With `at_once` the job ends as soon as a rank has ended badly, without a time for others to say why.
+        """
         self._num_ranks = num_ranks
         self._at_once = at_once
         self._errors: dict[int, int] = {}
@@ -75,11 +77,11 @@ class Departures:
         """Ranks in the order in which they were known not to end well, with their statuses."""
         self._followed: set[int] = set()
         self._said: set[int] = set()
-        """Ranks that have said themselves what they failed of."""
+        """Ranks that have reported the cause of their failure."""
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks of the job."""
+        """Number of the job's ranks."""
         return self._num_ranks
 
     def on_runs(self, rank: int) -> None:
@@ -116,9 +118,9 @@ class Departures:
         self._waiting.discard(rank)
 
     def on_ended(self, rank: int, status: int | None) -> None:
-        """Note a rank's exit status: -n where signal n ended it, None where no process saw it.
+        """Note a rank's exit status: -n if signal n ended it, None if it was not seen.
 
-        Nobody sees it where mpirun kills all processes for a rank that has failed or follows.
+        It is not seen if mpirun kills all processes for a rank that has failed or follows.
         """
         self._ended.setdefault(rank, status)
         if status is None and self._said | self._followed:
@@ -129,17 +131,17 @@ class Departures:
     def on_over(self) -> None:
         """Note that mpirun has ended with 0: ranks of which no end has come are lost.
 
-        It does so where a daemon of another node is killed while ranks start. Of a job that may start again all ranks
-        are watched; else those on other hosts are not.
+        It does so if a daemon of another node is killed while ranks start. Of a job that may start again all ranks are
+        watched; else those on other hosts are not.
         """
         for rank in range(self._num_ranks) if self._at_once else sorted(self._watched):
             if rank not in self._ended:
                 self.on_ended(rank, None)
 
     def on_fails(self, rank: int, status: int, error: int = 0) -> None:
-        """Note that a rank has raised, and will end the job with this status.
+        """Note that a rank has raised, and will end the job with this status, however its own process ends.
 
-        Its own process may end by another cause; `error` is a digest of the exception.
+        `error` is a digest of the exception that it raised.
         """
         self._failed.setdefault(rank, status)
         self._errors.setdefault(rank, error)
@@ -150,7 +152,10 @@ class Departures:
         self._followed.add(rank)
 
     def first_failure(self) -> int:
-        """Return the exit status, as a shell has it, of the first rank that failed by itself; 0 if all ended with 0."""
+        """Return the exit status of the first rank that failed by itself; 0 if all ended with 0.
+
+        It is as a shell has it.
+        """
         rank = self._first_failed()
         return 0 if rank is None else exit_status(self._failed[rank])
 
@@ -165,14 +170,17 @@ class Departures:
         return Failure(rank, self._failed[rank], self._errors.get(rank))
 
     def unsaid_cause(self) -> str | None:
-        """Return the end of the first rank that failed by itself and could not say so; None if all is said."""
+        """Return how the first rank that failed by itself ended, if it could not say so; None if all is said."""
         rank = self._first_failed()
         if rank is None or rank in self._said | self._followed or rank not in self._ended:
             return None
         return f"MPI rank {rank} {how_ended(self._ended[rank])}"
 
     def unused(self) -> str | None:
-        """Return text on a job that ended well without its memory devices; None if it used them, or has none."""
+        """Return the message about a job that ended well without its memory devices.
+
+        It is None if the job used them, or has none.
+        """
         has_devices = len(self._workers) < self._num_ranks
         return _UNUSED if has_devices and not self._joined & self._workers else None
 
@@ -180,7 +188,7 @@ class Departures:
         return next((rank for rank in self._failed if rank not in self._followed), next(iter(self._failed), None))
 
     def verdict(self) -> Verdict | None:
-        """Return why the job must be ended now; None while it may go on."""
+        """Return the reason why the job must be ended now; None while it may go on."""
         gone: dict[int, int | None] = {
             **{rank: self._failed.get(rank, 0) for rank in self._left},
             **self._ended,
@@ -220,7 +228,7 @@ class Departures:
         )
 
     def _verdict_of_strangers(self) -> Verdict:
-        """Return the verdict on a script that never calls `init`: workers that know no other each do all the work."""
+        """Return the verdict on a script that never called `init`: unaware workers each do all the work."""
         is_alone = len(self._workers) == 1
         if is_alone or self._met or any(self._ended[rank] != 0 for rank in self._workers):
             return Verdict(_UNUSED, self.first_failure())
@@ -232,14 +240,14 @@ class Departures:
 
 
 def exit_status(status: int | None) -> int:
-    """Return the status that a shell has for one: 128 + n where signal n ended the process."""
+    """Return a status as a shell has it: 128 + n if signal n ended the process."""
     if status is None:
         return 1
     return status if status >= 0 else 128 - status
 
 
 def how_ended(status: int | None) -> str:
-    """Return a status in words, for a sentence that begins with the process."""
+    """Return a status in words, for a sentence whose subject is the process."""
     if status is None:
         return "was ended"
     return f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"

@@ -1,4 +1,4 @@
-"""A job that is started again when any of its processes dies, over states that its workers have committed."""
+"""Restarts of a job when any of its processes dies, over states that its workers have committed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from coarse.protocol.endurance import Endurance
 from coarse.protocol.place import MemoryPlace
 
 Attempt = Callable[[Mapping[str, str], str | None, Callable[[], None]], JobEnd]
-"""Runs the job once with further variables, by ranks that are forked at a socket (None: by new interpreters), until
-none of its processes is left."""
+"""Function that runs the job once with further variables, until none of its processes is left. Ranks are forked at a
+socket (None: new interpreters)."""
 _LOOK_S = 0.5
 COPY_EACH_S = 60.0
 """Seconds between two writes of states to disk."""
@@ -31,7 +31,7 @@ _HASH_SEED = "0"
 
 
 class _Warming(InThread):
-    """Has ranks' libraries imported beside the job, once each worker has committed."""
+    """Thread that has ranks' libraries imported beside the job, once each worker has committed."""
 
     def __init__(self, memory: HeldMemory, environ: Mapping[str, str], preload: Sequence[str] | None) -> None:
         super().__init__("coarse-warming")
@@ -54,7 +54,7 @@ class _Warming(InThread):
                 has_started = True
 
     def socket_path(self) -> str | None:
-        """Return where ranks are forked, None where nothing does that yet."""
+        """Return the socket where ranks are forked, None if there is none yet."""
         return None if self._ranks is None else self._ranks.socket_path()
 
     def end_ranks(self) -> None:
@@ -65,7 +65,7 @@ class _Warming(InThread):
 
 @contextmanager
 def _reached_here(memory: HeldMemory) -> Iterator[Mapping[str, str]]:
-    """Give slots that ranks of this host open as files of this process."""
+    """Yield variables by which ranks of this host open slots as files of this process."""
     address = f"@coarse-states-{secrets.token_hex(8)}"
     with DescriptorServer(address, memory):
         yield {"COARSE_STATE_MEMORY": memory.told, "COARSE_STATE_FILES": address}
@@ -80,14 +80,14 @@ def run_with_restarts(
     reach: Callable[[HeldMemory], AbstractContextManager[Mapping[str, str]]] = _reached_here,
     outlives_nodes: bool = True,
 ) -> int:
-    """Run a job, start it again where it dies, and return its status.
+    """Run a job, start it again if it dies, and return its status.
 
-    `places`: by worker where its states are kept (see HeldMemory). `reach`: within, ranks reach them by its variables.
-    `outlives_nodes`: states of workers stay where their node is lost; else the newest copy on disk is gone on from.
+    `places` are the places of each worker's states (see HeldMemory). Within `reach` ranks reach them by its variables.
+    With `outlives_nodes` states of workers stay if their node is lost; else the newest copy on disk is gone on from.
 
-    It is not started again where a signal to this launcher ended it, where a script raised, or ended with a status of
-    its own, before the first commit, nor where it raises the same again at the same step. After the first commit a
-    process imports what ranks have imported, and later ranks are forked from it.
+    It is not started again if a signal to this launcher ended it, if a script raised, or ended with a status of its
+    own, before the first commit, nor if it raises the same again at the same step. After the first commit a process
+    imports the modules that ranks have imported, and later ranks are forked from it.
 
     Raises:
         ConfigError: the folder for copies cannot be made, or has those of another run.
@@ -126,13 +126,15 @@ def _copies_of(folder: str | None) -> DiskCopies | None:
 
 
 class NodeLoss:
-    """Lost nodes, with whose memory their workers' states are gone."""
+    """Loss of nodes, with whose memory their workers' states are gone."""
 
     def __init__(self, memory: HeldMemory, copies: DiskCopies | None, num_workers: int) -> None:
         self._memory, self._copies, self._num_workers = memory, copies, num_workers
 
     def on_lost(self, ended: JobEnd) -> str:
-        """Have memory hold the newest copy on disk, and return what to tell of it; nothing had been committed: "".
+        """Have memory hold the newest copy on disk, and return the message about it.
+
+        The message is "" if nothing had been committed.
 
         Raises:
             StorageError: there is no whole copy.
@@ -159,7 +161,7 @@ class NodeLoss:
 def _until_it_ends(
     attempt: Attempt, memory: HeldMemory, warming: _Warming, most: int, told: dict[str, str], loss: NodeLoss | None
 ) -> tuple[JobEnd, str]:
-    """Start the job again and again; its last end, and why it is the last."""
+    """Start the job again and again; return its last end, and why it is the last."""
     clock = WallClock()
     before: tuple[object, ...] | None = None
     for restarts in range(most + 1):
@@ -195,7 +197,7 @@ def _resume(copies: DiskCopies, memory: HeldMemory, num_workers: int) -> None:
 
 
 def _write_last(copies: DiskCopies, memory: HeldMemory) -> str:
-    """Write what workers have committed last; what to tell of it."""
+    """Write the states that workers have committed last; return the message about it."""
     try:
         version = copies.write(memory)
     except OSError as error:
@@ -204,7 +206,7 @@ def _write_last(copies: DiskCopies, memory: HeldMemory) -> str:
 
 
 class _Copying(InThread):
-    """Writes what workers have committed to disk each minute, beside the job."""
+    """Thread that writes committed states to disk each minute, beside the job."""
 
     def __init__(self, copies: DiskCopies, memory: HeldMemory) -> None:
         super().__init__("coarse-copying")

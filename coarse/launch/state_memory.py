@@ -1,4 +1,4 @@
-"""Memory that outlives a job's processes: the launcher holds its descriptors, and it ends with the launcher."""
+"""Memory that outlives a job's processes: the launcher holds its descriptors, until it ends."""
 
 import os
 import threading
@@ -20,8 +20,8 @@ _CHUNK_BYTES: Final = 1 << 24
 def _file_in(place: MemoryPlace) -> int:
     """Return a file without a name, of the kind of memory that a device has.
 
-    That is memory of a NUMA node, or of a folder's file system; where the device has a device file, an existing file or
-    a GPU for itself, the machine's.
+    It is of a NUMA node, or on a folder's file system; if the device has a device file, an existing file or a GPU for
+    itself, the machine's.
     """
     if isinstance(place, Folder):
         try:
@@ -50,23 +50,23 @@ class HeldFiles:
         self._descriptors: dict[str, int] = {}
 
     def find(self, name: str) -> list[int]:
-        """Return the descriptor of a file; [] where there is none."""
+        """Return the descriptor of a file; [] if there is none."""
         return [self._descriptors[name]] if name in self._descriptors else []
 
     def make(self, name: str) -> int:
-        """Return the descriptor of a file, which is made where there is none."""
+        """Return the descriptor of a file, which is made if there is none."""
         if name not in self._descriptors:
             self._descriptors[name] = create_memory_file("coarse-held", 0)
         return self._descriptors[name]
 
     def move(self, name: str, other: str) -> None:
-        """Give a file another name; one that has it goes."""
+        """Give a file another name; a file that has it goes."""
         moved = self._descriptors.pop(name)
         self.lose(other)
         self._descriptors[other] = moved
 
     def lose(self, beginning: str) -> None:
-        """Have no file any more whose name begins so."""
+        """Close and forget all files whose name begins so."""
         for name in [each for each in self._descriptors if each.startswith(beginning)]:
             os.close(self._descriptors.pop(name))
 
@@ -75,7 +75,9 @@ class HeldMemory:
     """Slots for the states of each worker, without names; workers open them as files of this process."""
 
     def __init__(self, places: Sequence[MemoryPlace]) -> None:
-        """`places`: by worker where the memory device is that is local to it, whose kind of memory is taken.
+        """Make empty slots.
+
+        `places` are, by worker, the places of the memory devices that are local to it, whose kind of memory is taken.
 
         Raises:
             ConfigError: this machine has no such NUMA node or folder, or this user may not use it.
@@ -84,7 +86,7 @@ class HeldMemory:
         self.files = HeldFiles()
         self._descriptors: list[int] = []
         self.lock = threading.RLock()
-        """Held while slots are copied, or lost."""
+        """Lock held while slots are copied, or lost."""
         try:
             for place in places:
                 self._descriptors += [_file_in(place) for _ in range(NUM_SLOTS)]
@@ -106,13 +108,13 @@ class HeldMemory:
         return f"/proc/{os.getpid()}/fd/{','.join(map(str, self._descriptors))}"
 
     def slots_of_worker(self, worker: int) -> list[int]:
-        """Return the descriptors of a worker's slots; IndexError where there is no such worker."""
+        """Return the descriptors of a worker's slots; IndexError if there is no such worker."""
         if not 0 <= worker < len(self._places):
             raise IndexError(worker)
         return self._descriptors[worker * NUM_SLOTS : (worker + 1) * NUM_SLOTS]
 
     def lose(self, workers: Iterable[int]) -> None:
-        """Have slots of these workers be empty and other files; while no rank runs."""
+        """Replace the slots of these workers by empty files; while no rank runs."""
         with self.lock:
             for worker in workers:
                 for number in range(worker * NUM_SLOTS, (worker + 1) * NUM_SLOTS):
@@ -120,7 +122,7 @@ class HeldMemory:
                     self._descriptors[number] = _file_in(self._places[worker])
 
     def slots_of(self, version: int) -> list[int]:
-        """Return by worker the descriptor of the slot where a version goes."""
+        """Return the descriptors of each worker's slot where a version goes."""
         return self._descriptors[slot_of(version) :: NUM_SLOTS]
 
     def number_in(self, descriptor: int) -> int:
@@ -132,7 +134,7 @@ class HeldMemory:
             slot.close()
 
     def fill(self, worker: int, version: int, path: Path) -> None:
-        """Have a worker's slot of a version hold a file's bytes; while no rank runs."""
+        """Put a file's bytes into a worker's slot of a version; while no rank runs."""
         descriptor = self.slots_of(version)[worker]
         with path.open("rb") as file:
             os.ftruncate(descriptor, os.fstat(file.fileno()).st_size)
@@ -142,7 +144,7 @@ class HeldMemory:
                 at += len(chunk)
 
     def layout_of_worker_0(self) -> bytes | None:
-        """Return the layout of a version of worker 0's, or of its note; None where there is none that is whole now."""
+        """Return the layout of a version of worker 0's, or of its note; None if none is whole now."""
         for descriptor in (*self._descriptors[:NUM_SLOTS], *self.files.find(NOTE)):
             slot = StateFile(os.dup(descriptor), "the state memory")
             try:
@@ -156,11 +158,11 @@ class HeldMemory:
         return None
 
     def progress(self) -> tuple[int, ...]:
-        """Return by worker the newest version that it has recorded, or that is committed elsewhere; 0 for none."""
+        """Return the newest version that each worker has recorded, or that is committed elsewhere; 0 for none."""
         elsewhere = max((self.number_in(descriptor) for descriptor in self.files.find(NOTE)), default=0)
         return tuple(max(version, elsewhere) for version in self.versions())
 
     def versions(self) -> tuple[int, ...]:
-        """Return by worker the newest version that it has recorded, 0 for none."""
+        """Return the newest version that each worker has recorded, 0 for none."""
         slots = [self.number_in(descriptor) for descriptor in self._descriptors]
         return tuple(max(slots[i : i + NUM_SLOTS]) for i in range(0, len(slots), NUM_SLOTS))

@@ -1,4 +1,4 @@
-"""Order of `coarse run`: a script, a partition, and the ranks that follow from them."""
+"""Request of `coarse run`: a script, a partition, and the ranks that follow from them."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from coarse.protocol.place import MemoryPlace
 from coarse.transport.launcher import environ_of_new_job
 
 DEVICE_MODULE = "coarse.launch.device"
-"""Program of a memory-device rank: it serves, and imports neither the user's script nor torch."""
+"""Module that a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
 
 _DEFAULT_RANKS = 2
 _THREADS = (
@@ -33,34 +33,34 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """Order of `coarse run`, checked."""
+    """Request of `coarse run`, checked."""
 
     script: str
-    """A file's path, or with `is_module` a module's name."""
+    """Path of a file, or with `is_module` a module's name."""
     is_module: bool = False
     arguments: tuple[str, ...] = ()
     partition: str = f"{_DEFAULT_RANKS}:{_DEFAULT_RANKS}"
-    """Partition as in the configuration; it says how many ranks to start."""
+    """Partition as in the configuration; it states how many ranks to start."""
     mode: str | None = None
     policy: str | None = None
     routing: str | None = None
     """Settings of [routing], as COARSE_ROUTING has them."""
     sharding: str | None = None
     strategy: str | None = None
-    """Options of a user's strategy, in the form of COARSE_STRATEGY."""
+    """Options of a user's own strategy, as COARSE_STRATEGY has them."""
     emulate: str | None = None
     """Settings of [emulate], as COARSE_EMULATE has them."""
     is_emulated: bool = False
-    """True if the job is emulated, by these or by the configuration: then one core stands for an accelerator."""
+    """True if the job is emulated, by these or by the configuration. Then one core stands for an accelerator."""
     config_path: str | None = None
     replaces: str | None = None
     """Backends of torch.distributed in whose place coarse is taken, with commas between them."""
     hosts: tuple[str, ...] = ()
-    """The host of each rank; none where all run here."""
+    """Host of each rank; none if all run here."""
     forked_at: str | None = None
-    """Socket of a process that forks the ranks (coarse/launch/warm); None where each is an interpreter of its own."""
+    """Socket of a process that forks the ranks (coarse/launch/warm). None if each has a separate interpreter."""
     meeting_port: int = 29500
-    """Port at which torch's store of the workers may listen, at worker 0."""
+    """Port where torch's store of the workers may listen, at worker 0."""
 
     def __post_init__(self) -> None:
         if self.replaces is not None and not set(self.replaces.split(",")) <= _REPLACEABLE:
@@ -76,12 +76,12 @@ class TrainingRun:
 
     @cached_property
     def table(self) -> PartitionTable:
-        """Table that the partition makes of the ranks."""
+        """Roles and places of the ranks, by the partition."""
         return stated_or_default(self.partition, self.hosts) if self.hosts else stated_partition(self.partition)
 
     @property
     def state_places(self) -> list[MemoryPlace]:
-        """Place of each worker's local memory device, in whose kind of memory its states are kept."""
+        """Place of the memory device local to each worker, in whose kind of memory its states are kept."""
         return [self.table.places[self.table.devices[device]].memory for device in self.table.local_proxies]
 
     def light_ranks(self) -> frozenset[int]:
@@ -94,7 +94,7 @@ class TrainingRun:
         return len(self.table.places)
 
     def contexts(self, python: str) -> tuple[AppContext, ...]:
-        """Return contexts in order of the ranks, so that world ranks are as the partition has them."""
+        """Return the contexts in order of the ranks, so that world ranks are as the partition has them."""
         hosts = self.hosts or (None,) * self.num_ranks
         contexts = []
         for _, run in groupby(range(self.num_ranks), key=self._in_common):
@@ -120,7 +120,10 @@ class TrainingRun:
         )
 
     def _in_common(self, rank: int) -> tuple[object, ...]:
-        """Return the properties that neighbouring ranks of one context share; workers' numbers go with MPI ranks."""
+        """Return the key that neighbouring ranks of one context share.
+
+        Workers' numbers count on as their MPI ranks do.
+        """
         host = self.hosts[rank] if self.hosts else None
         if rank in self.light_ranks():
             return host, "device"
@@ -134,7 +137,7 @@ class TrainingRun:
         return worker, self.table.clients_on(self.table.node_of_client(worker)).index(worker)
 
     def _place(self, rank: int) -> str:
-        """Return the place that exit_reporter.py gets for workers of a context from a rank on; "-" for devices."""
+        """Return exit_reporter.py's PLACE for a context of workers that begins with a rank; "-" of one of devices."""
         if rank in self.light_ranks():
             return "-"
         worker, local = self._numbers(rank)
@@ -175,10 +178,10 @@ def _require_module(name: str) -> None:
 def chosen_partition(
     stated: str | None, workers: int | None, devices: int | None, default_devices: int | None = None
 ) -> str:
-    """Return the partition of a run: the one `stated` in the configuration, else that of the options.
+    """Return the partition of a run: the one `stated` in the configuration, or the options'.
 
-    --workers and --devices may repeat the stated one but not contradict it; `default_devices` holds where --devices is
-    not given.
+    --workers and --devices may repeat the stated one but not contradict it; without one, theirs counts, and
+    `default_devices` if --devices is not given.
     """
     for option, number, part in (
         ("--workers", workers, "a worker runs the script"),

@@ -1,4 +1,4 @@
-"""The launcher's ear: hears from all ranks of a job that starts, and says when it must be ended."""
+"""Watch of a job's ranks: it hears from all that start, and says when the job must be ended."""
 
 import os
 import secrets
@@ -20,16 +20,19 @@ _LONGEST_LINE_BYTES = 256
 
 
 class Doorstep(NamedTuple):
-    """A Unix socket's address, "@" standing for the zero byte before a name that is no path."""
+    """Address of a Unix socket, "@" standing for the zero byte before a name that is no path."""
 
     bound: str
     """Address as the launcher binds it."""
     told: str
-    """Address as ranks reach it, and COARSE_LAUNCHER tells it; a path where they have another network namespace."""
+    """Address as ranks reach it, and COARSE_LAUNCHER tells it. It is a path if they have another network namespace."""
 
 
 class Watch:
-    """Listens to a job's ranks (see coarse.launch.exit_reporter for what they say) in a thread of its own."""
+    """Watch that listens to a job's ranks in a thread of its own.
+
+    See coarse.launch.exit_reporter for the lines that they say.
+    """
 
     def __init__(self, departures: Departures, doorstep: Doorstep | None = None) -> None:
         self.departures = departures
@@ -45,7 +48,7 @@ class Watch:
         self.first_bad_s: float | None = None
         """Time when a rank was first known not to have ended well, by the system's monotonic clock."""
         self.verdict: Verdict | None = None
-        """Why the job was ended, if it was."""
+        """Reason why the job was ended, if it was."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(doorstep.bound.replace("@", "\0", 1))
         self._listener.listen()
@@ -72,7 +75,7 @@ class Watch:
         self._thread.start()
 
     def interrupt(self) -> bool:
-        """Tell the ranks' watching processes of a Ctrl-C, for the workers' scripts; whether any is there."""
+        """Tell ranks' watching processes of a Ctrl-C, for the workers' scripts; return whether any is there."""
         told = 0
         for channel in list(self._watching.values()):
             with suppress(OSError):  # it ends just now
@@ -113,7 +116,7 @@ class Watch:
             pass  # what ranks said before the job ended
 
     def _take(self, selector: selectors.BaseSelector, timeout_s: float | None) -> bool:
-        """Take one message within the time, and return whether one came; None waits until it does."""
+        """Return whether anything came within the time; None waits until it does."""
         ready = selector.select(timeout_s)
         for key, _ in ready:
             if key.fileobj is self._listener:
@@ -123,7 +126,7 @@ class Watch:
         return bool(ready)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
-        """Take a connection of this user's; anybody on this machine may try."""
+        """Take a connection of this user's; any process of this machine may try."""
         channel, _ = self._listener.accept()
         if user_of(channel) == os.geteuid():
             selector.register(channel, selectors.EVENT_READ, _Speaker(self.departures.num_ranks))
@@ -131,7 +134,7 @@ class Watch:
             channel.close()
 
     def _hear(self, channel: socket.socket, speaker: "_Speaker") -> bool:
-        """Take what has come; False, with the channel closed, once there will be no more."""
+        """Take the bytes that have come; return False, with the channel closed, once there will be no more."""
         try:
             data = channel.recv(_LINE_BYTES)
             for line in speaker.lines(data):
@@ -149,7 +152,7 @@ class Watch:
 
 
 class _Speaker:
-    """One connection: a rank's own, or that of the process that watches the rank."""
+    """Connection of a rank, or of the process that watches the rank."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -159,7 +162,7 @@ class _Speaker:
 
     @property
     def watched_rank(self) -> int | None:
-        """The rank that this process watches; None where it is a rank itself."""
+        """Rank that this process watches; None if it is a rank itself."""
         return self._rank if self._verb == "runs" else None
 
     def lines(self, data: bytes) -> list[str]:
@@ -170,7 +173,7 @@ class _Speaker:
         return [line.decode() for line in whole]
 
     def tell(self, line: str, watch: Watch) -> None:
-        """Note what a line says; ValueError where no rank says such."""
+        """Note the report of a line; ValueError if it is none that ranks make."""
         first, verb, *others = line.split(maxsplit=_MOST_WORDS)
         rank, numbers = int(first), tuple(int(number) for number in others)
         if not 0 <= rank < self._num_ranks or self._rank not in (-1, rank):

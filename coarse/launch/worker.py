@@ -1,4 +1,4 @@
-"""Additions of `coarse run` to a worker beside its script: MPI's start, and an end without `coarse.init()`.
+"""Actions in a worker of `coarse run` beside its script: MPI's start, an end without `coarse.init()`.
 
 startup/sitecustomize.py calls this. Under `torchrun` and plain mpirun nothing here is called.
 """
@@ -16,9 +16,9 @@ from coarse.transport.node_rendezvous import LauncherLine
 
 @contextmanager
 def start_of_mpi() -> Iterator[None]:
-    """Surround the loading of mpi4py.MPI, which starts MPI, unless the script leaves that to itself.
+    """Surround the loading of mpi4py.MPI, which starts MPI unless the script has told it not to.
 
-    In an interpreter that is not the rank it starts nothing, and nobody is told of it.
+    In an interpreter that is not the rank it starts nothing, and reports nothing.
     """
     if is_below_rank(os.environ, os.getpid(), sys.orig_argv):
         import mpi4py
@@ -49,7 +49,7 @@ def _entering(start: Callable[..., object]) -> Callable[..., object]:
 
 
 def _enter() -> None:
-    """Enter the job once MPI has started: COMM_WORLD is the workers' from now on, and none is alone.
+    """Make COMM_WORLD the workers' after MPI's start; none is alone from now on.
 
     A script that uses MPI without coarse can fail amid a collective, too; then it ends the job.
     """
@@ -65,7 +65,7 @@ def _enter() -> None:
 
 
 def leave() -> None:
-    """Tell launcher and devices, at the end of the script or of MPI, if this worker has not joined them."""
+    """Tell launcher and devices that this worker has not joined them, at the end of the script or of MPI."""
     from mpi4py import MPI
 
     if session.has_joined() or not MPI.Is_initialized():

@@ -1,4 +1,4 @@
-"""The one thing that all groups of workers share in this process: opened when the first group is."""
+"""Resources that all groups of workers share in this process, opened with the first group."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def shared_by_groups(runtime: "Runtime") -> "SharedByGroups":
-    """Return what groups of a worker share; it ends when the worker leaves."""
+    """Return the resources that groups of a worker share; they end when the worker leaves."""
     from coarse.collectives.shared import SharedByGroups  # which needs MPI; an import must not start it
 
     if runtime.groups is None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 else:
 
     def override(method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method of a subclass, which the docstring of its base class describes (PEP 698, for Python 3.11)."""
+        """Return a subclass's method, which its base class's docstring describes (PEP 698, for Python 3.11)."""
         return method
 
 

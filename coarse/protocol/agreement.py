@@ -1,8 +1,6 @@
-"""Agreement of ranks that have told one another their findings: one value, or one error, on all of them.
+"""Agreement of ranks on what each of them found: all get the same value, or the same error.
 
-The carrier of the texts gives them by rank: MPI at the start, a group of workers, memory devices.
-
-Whoever carries the texts gives them by rank: MPI at the start, a group of workers, memory devices.
+The caller carries the texts and passes them by rank: MPI at the start, a group of workers, or memory devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,22 +12,22 @@ from coarse.errors import CoarseError, ConfigError
 
 Found = TypeVar("Found")
 Entries = Sequence[tuple[str, str]]
-"""(name of a tensor, what it is), in order."""
+"""Pairs of a tensor's name and its description, in order."""
 
 
 def settled(
     check: Callable[[], Found], gather: Callable[[str], Sequence[str]], ranks: Sequence[int], own: int
 ) -> Found:
-    """Return what `check` does; where it raises on any rank, raise on all ranks, in the words of the first.
+    """Return the result of `check`; if it raises on any rank, raise the first one's error on every rank.
 
     Args:
-        check: called here; whatever it finds wrong is a CoarseError or OSError.
-        gather: brings a text to all members, and gives all members' in their order.
-        ranks: by member its number for people.
-        own: this member's place among them.
+        check: Function to call here; any fault that it finds is a CoarseError or OSError.
+        gather: Function that brings a text to all members, and returns all members' texts in their order.
+        ranks: Number of each member for people, by member.
+        own: Place of this member among them.
 
     Raises:
-        CoarseError: what the first member found wrong, of its class.
+        CoarseError: The fault that the first member found, of its class.
     """
     found, error = None, None
     try:
@@ -48,7 +46,7 @@ def settled(
 
 
 def first_difference(lists: Sequence[Entries], what: str) -> str:
-    """Return in words the first entry in which some ranks' lists differ from others'."""
+    """Return a text that names the first entry in which some ranks' lists differ from others'."""
     tables = [dict(entries) for entries in lists]
     for name in dict.fromkeys(name for entries in lists for name, _ in entries):
         found = [table.get(name) for table in tables]

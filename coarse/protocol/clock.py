@@ -1,5 +1,5 @@
 # Reads the clock, and sleeps.
-"""The clock that everything asks; nothing else in the package reads the time or sleeps."""
+"""Clock that the whole package asks; no other module reads the time or sleeps."""
 
 import threading
 import time
@@ -13,14 +13,17 @@ _NS_PER_S = 1e9
 
 
 def replace_sleep(sleep: Callable[[float], None]) -> None:
-    """Have the script's `time.sleep` be another; coarse's own stays."""
+    """Replace the script's `time.sleep`; coarse's own stays."""
     time.sleep = sleep  # type: ignore[assignment]
 
 
 def replace_time(now_s: Callable[[], float]) -> Callable[[], None]:
-    """Have the main thread's `time.perf_counter` and `time.time` go on by another clock, in seconds, from now on.
+    """Replace the main thread's `time.perf_counter` and `time.time` by another clock from now on.
 
-    The clocks of other threads, and coarse's own, stay. Return a function that gives them back.
+    They go on from their present values in that clock's seconds. Those of other threads, and coarse's own, stay.
+
+    Returns:
+        Function that restores the original ones.
     """
     begin_s = now_s()
     before = {name: getattr(time, name) for name in ("perf_counter", "perf_counter_ns", "time", "time_ns")}
@@ -47,7 +50,7 @@ def _shown_ns(real: Callable[[], int], now_s: Callable[[], float], shift_s: floa
 
 
 class Clock(Protocol):
-    """Anything that tells the time in seconds from a start of its own."""
+    """Object that tells the time in seconds from a start of its own."""
 
     def now_s(self) -> float:
         """Return the seconds since the clock's start."""
@@ -55,14 +58,14 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """Real time, monotonic, the same for all processes of a node."""
+    """Real time, monotonic and equal for all processes of a node."""
 
     def now_s(self) -> float:
         """Return the seconds of the system's monotonic clock."""
         return _perf_counter()
 
     def sleep_s(self, seconds: float) -> None:
-        """Do nothing for a while."""
+        """Sleep for some seconds."""
         _sleep(seconds)
 
 

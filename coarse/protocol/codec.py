@@ -1,4 +1,4 @@
-"""The bytes of records, and of the header in front of a ring's chunk.
+"""Bytes of records, and of the header in front of a ring's chunk.
 
 The two records that a training step repeats (Push, Ready) have a fixed binary form, and so have those of a name's
 first use (Register, Located), which may be thousands at once. The others are rare and travel as JSON, so that nothing
@@ -54,10 +54,10 @@ _RING = struct.Struct("<QQIIIIB7x")
 RING_HEADER_BYTES = _RING.size
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
-"""Bytes of which the offset of data behind a record is a multiple."""
+"""Multiple of bytes at which the payload behind a record begins."""
 _REGION = struct.Struct("<BBBBIIQqqiHHqI")
 _EXTENTS = tuple(struct.Struct(f"<{num_dimensions}Q") for num_dimensions in range(65))
-"""Formats by number of dimensions, of which numpy and torch have 64 at most."""
+"""Formats of a shape by its number of dimensions; numpy and torch allow 64 at most."""
 _PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND, _NAMED_KIND = 1, 2, 3, 4, 5
 _COLD: tuple[type, ...] = (
     Deregister, Registered, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
@@ -96,7 +96,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(frame: bytes) -> Record:
-    """Return the record of some bytes; CoarseError if they are none."""
+    """Return the record that some bytes hold; CoarseError where they hold none."""
     kind = frame[0]
     if kind == _PUSH_KIND:
         _, present, client, epoch, round_, first, key, last = _PUSH.unpack(frame)
@@ -135,10 +135,10 @@ def _made(kind: type, text: bytes) -> Record:
 
 
 def register_records(feature: str, kinds: Iterable[type]) -> None:
-    """Let records of a feature travel; the module that has them calls it.
+    """Register the records of a feature for travel; the module that has them calls it.
 
     Raises:
-        ConfigError: something that is no NamedTuple class.
+        ConfigError: Something that is no NamedTuple class.
     """
     for kind in kinds if isinstance(kinds, tuple | list) else (kinds,):
         if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
@@ -150,15 +150,15 @@ def register_records(feature: str, kinds: Iterable[type]) -> None:
 
 
 def is_of_feature(record: Record) -> bool:
-    """Return whether a record is none of the kernel's."""
+    """Return whether a record belongs to a feature and not to the kernel."""
     return type(record) in _names
 
 
 def feature_of(record: Record) -> str:
-    """Return the name of the feature that a record is of.
+    """Return the name of the feature to which a record belongs.
 
     Raises:
-        CoarseError: the kernel knows no such record, and no feature.
+        CoarseError: Neither the kernel nor a feature knows such a record.
     """
     name = _names.get(type(record))
     if name is None:
@@ -212,7 +212,7 @@ def _frozen(values: list[Any]) -> tuple[Any, ...]:
 
 
 def encode_bulk(record: Record, payload: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a record and (n,) uint8 arrays behind it, as (m,) uint8."""
+    """Encode a record and (n,) uint8 arrays behind it, as (m,) uint8."""
     head = encode(record)
     begin = -(-(_LENGTH.size + len(head)) // _ALIGNMENT) * _ALIGNMENT
     frame = np.empty(begin + sum(map(len, payload)), np.uint8)
@@ -224,14 +224,14 @@ def encode_bulk(record: Record, payload: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def decode_bulk(frame: np.ndarray) -> tuple[Record, np.ndarray]:
-    """Return the record of bytes that `encode_bulk` made, and all bytes behind it."""
+    """Decode the record of what `encode_bulk` made, and return it with all bytes behind it."""
     (length,) = _LENGTH.unpack(frame[: _LENGTH.size].tobytes())
     end = _LENGTH.size + length
     return decode(frame[_LENGTH.size : end].tobytes()), frame[-(-end // _ALIGNMENT) * _ALIGNMENT :]
 
 
 def encode_ring_header(header: RingChunk) -> bytes:
-    """Return the RING_HEADER_BYTES in front of a chunk."""
+    """Encode the RING_HEADER_BYTES in front of a chunk."""
     return _RING.pack(
         header.key, header.version, header.shard, header.step, header.epoch, header.round,
         header.present,
@@ -239,6 +239,6 @@ def encode_ring_header(header: RingChunk) -> bytes:
 
 
 def decode_ring_header(frame: bytes) -> RingChunk:
-    """Return the header of a ring message."""
+    """Decode the header of a ring message."""
     key, version, shard, step, epoch, round_, present = _RING.unpack(frame)
     return RingChunk(key, epoch, round_, version, shard, step, bool(present))

@@ -1,8 +1,8 @@
-"""Versions of workers' states in memory that outlives them: the slot of each, and from which one a job goes on.
+"""Versions of workers' states in memory that outlives them: their slots, and the one to resume from.
 
 [Note: two slots] Each worker has two slots. Version k goes to slot k mod 2, and a worker begins it once all workers
-have recorded version k - 1. So version k - 1 or version k is whole with every worker at any moment, whoever dies then.
-Versions are counted from 1; version 0 is the script's beginning, of which nothing is kept.
+have recorded version k - 1. So version k - 1 or version k is whole with every worker at any moment, even if workers die
+then. Versions are counted from 1; version 0 is the script's beginning, of which nothing is kept.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ class Seen(NamedTuple):
 
     whole: tuple[int, ...]
     damaged: tuple[int, ...] = ()
-    """Recorded, and their bytes have another checksum."""
+    """Versions that are recorded, but whose bytes have another checksum."""
 
 
 class Choice(NamedTuple):
-    """The version that all workers go on from."""
+    """Version that all workers go on from."""
 
     version: int
-    """0: from the beginning."""
+    """Number of the version; 0 means from the beginning."""
     passed_over: tuple[tuple[int, int], ...] = ()
-    """(Worker, version) of newer ones that are damaged."""
+    """(Worker, version) of newer versions that are damaged."""
 
 
 def slot_of(version: int) -> int:

@@ -1,4 +1,4 @@
-"""The whole configuration: frozen, checked at birth, unknown keys refused with file and line."""
+"""Whole configuration: frozen, checked at birth, with unknown keys refused by file and line."""
 
 import math
 import re
@@ -19,11 +19,11 @@ MODES = ("dense", "allreduce", "coarse")
 POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
 LIVE_COLLECTIVE = "in_place"
-"""Default way in which devices sum: live, emulated and simulated."""
+"""Way in which devices sum by default: live, emulated and simulated."""
 WORKER_COLLECTIVES = ("mpi", "ring")
 FOLDER = "folder:"
 BY_WALL = "wall"
-"""Compute by the time that passes."""
+"""Choice of the passing wall time as compute time."""
 ROUTING_POLICIES = ("measured", "fixed")
 COHERENCES = ("hardware", "software", "checked")
 _HOSTS = "a list of different host names, of letters, digits, '.', '-' and '_'"
@@ -88,7 +88,7 @@ class FixedRouting:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Processes that start beside the workers."""
+    """Settings of the processes that start beside the workers."""
 
     devices: Annotated[int | None, Says(
         "Memory devices of each node, where no option says how many: for [`torchrun`](cluster.md#torchrun), which "
@@ -198,9 +198,9 @@ class EmulateSettings:
 
 
 POOL = "pool"
-"""The place of states that outlive a node."""
+"""Name of the place in the pool, for states that outlive a node."""
 REPEATABLE_ROUTING = 'policy = "fixed", threshold_bytes = 65536, partition_bytes = 4194304'
-"""Routing of a job that is started again, as COARSE_ROUTING has it: rings begin at the same places each time."""
+"""Routing of a job that is started again, in the form of COARSE_ROUTING: rings begin at the same places each time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ class FaultSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that a user may set; the same on every rank."""
+    """Everything that a user may set, equal on every rank."""
 
     mode: Annotated[str, Says(
         '`"coarse"`: memory devices synchronise gradients, and the workers some of them if that is faster. `"dense"`: '
@@ -342,7 +342,7 @@ class Config:
         return _config_from(mapping, lambda path: source)
 
     def to_mapping(self) -> dict[str, object]:
-        """Return a mapping of plain values that `from_mapping` reads back as an equal configuration."""
+        """Return plain values alone, which `from_mapping` reads back as an equal configuration."""
         policy = "fixed" if isinstance(self.routing, FixedRouting) else "measured"
         return {**asdict(self), "routing": {"policy": policy, **asdict(self.routing)}}
 
@@ -362,10 +362,10 @@ class Config:
 def load_config(
     source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
 ) -> Config:
-    """Return the configuration in force: the argument, else the file of COARSE_CONFIG, else the defaults.
+    """Return the configuration in force.
 
-    Then COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_SHARDING, COARSE_ROUTING, COARSE_STRATEGY and
-    COARSE_EMULATE override it.
+    It is the argument, else the file that COARSE_CONFIG names, else the defaults. Then COARSE_PARTITION, COARSE_MODE,
+    COARSE_POLICY, COARSE_SHARDING, COARSE_ROUTING, COARSE_STRATEGY and COARSE_EMULATE override it.
     """
     if remark := skipped_file(source, environ):
         warnings.warn(remark, stacklevel=2)
@@ -387,7 +387,7 @@ def load_config(
 
 
 def _options_in(variable: str, environ: Mapping[str, str], example: str) -> Mapping[str, object]:
-    """Return the options as a TOML table in one line."""
+    """Return the options of a variable that holds a TOML table in one line."""
     text = environ[variable]
     try:
         options: Mapping[str, object] = tomllib.loads(f"options = {{{text}}}")["options"]
@@ -400,7 +400,7 @@ def _options_in(variable: str, environ: Mapping[str, str], example: str) -> Mapp
 
 
 def skipped_file(source: object, environ: Mapping[str, str]) -> str:
-    """Return the remark that the file of COARSE_CONFIG is not read since there is a `source`; "" where it is."""
+    """Return the remark that COARSE_CONFIG's file is not read because of a `source`; "" where it is read."""
     named_file = environ.get("COARSE_CONFIG")
     if source is None or not named_file:
         return ""
@@ -459,13 +459,16 @@ def _routing_from(mapping: Mapping[str, object], where: Where) -> MeasuredRoutin
 
 
 def _require_host_names(names: Sequence[str]) -> None:
-    """Refuse names that are twice there or that mpirun, to which a comma or a colon ends one, would read otherwise."""
+    """Refuse names that occur twice, or that mpirun would misread: a comma or a colon ends a name for it."""
     if not all(re.fullmatch(r"\w[\w.-]*", name) for name in names) or len(set(names)) < len(names):
         raise ConfigError(f"hosts must be {_HOSTS}, got {list(names)!r}", key="hosts")
 
 
 def require_mode(mode: object) -> None:
-    """Require one of MODES, or the form of a user's class, which is looked for when a job starts."""
+    """Require one of MODES, or the form of a user's class.
+
+    The class itself is looked up when a job starts.
+    """
     if mode in MODES:
         return
     module, _, name = mode.rpartition(":") if isinstance(mode, str) else ("", "", "")

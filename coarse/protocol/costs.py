@@ -1,8 +1,9 @@
-"""Costs of records, of a device's instructions and of a worker's steps: bytes over a way, elements at a processor.
+"""Costs of records, of a device's instructions and of a worker's steps, in bytes or elements.
 
-The kernel's table is coarse.proxy.costs, and a feature's stands where its spec says (`FeatureSpec.costs`). Drivers that
-keep modelled time, simulated and emulated ones, read them: each turns amounts into seconds by the rates of its machine.
-A record costs its sender what the bytes take that it announces, and is there once they are.
+A cost is an amount over one way: bytes over a link, or elements at a processor. The kernel's table is
+coarse.proxy.costs, and a feature's stands where its spec says (`FeatureSpec.costs`). Drivers that keep modelled time,
+simulated and emulated ones, read the tables: each turns amounts into seconds by the rates of its machine. A record
+costs its sender the time of the bytes that it announces, and it arrives once they have arrived.
 """
 
 import enum
@@ -29,7 +30,7 @@ class Way(enum.StrEnum):
     READS = "reads"
     """Bytes from the feature's disks."""
     WRITES = "writes"
-    """Bytes to them."""
+    """Bytes to the feature's disks."""
     STEPS = "steps"
     """Elements that an optimizer steps, at the device's processor."""
 
@@ -40,19 +41,19 @@ class Cost(NamedTuple):
     way: Way
     amount: int
     device: int = -1
-    """Memory device that is pushed to or pulled from."""
+    """Memory device of a push or a pull."""
     fetched: tuple[tuple[int, int], ...] = ()
-    """(device, bytes) that a device reads from others' memory before."""
+    """(device, bytes) that a device first reads from others' memory."""
 
 
 FREE = Cost(Way.NOTHING, 0)
 Costs = Mapping[type, Callable[[Any, Any], Cost]]
-"""Function that returns a cost, by class of a record, instruction or step: of one, with the sizes that its table
-wants."""
+"""Functions that return a cost, by class of a record, instruction or step: each takes one of these, and the sizes that
+its table needs."""
 
 
 def free(_: object, __: object) -> Cost:
-    """Return the cost of what moves and computes nothing worth counting."""
+    """Return the cost of a record or instruction that moves and computes nothing worth counting."""
     return FREE
 
 
@@ -60,7 +61,7 @@ def cost_of(costs: Costs, one: object, sizes: object) -> Cost:
     """Return the cost of a record, an instruction or a step.
 
     Raises:
-        UnsupportedError: the table has none of its class, so that no modelled time can be told.
+        UnsupportedError: The table has no cost for its class, so that its modelled time is not known.
     """
     found = costs.get(type(one))
     if found is None:

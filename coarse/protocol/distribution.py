@@ -1,10 +1,10 @@
-"""The name and version under which this package is installed, for its metadata and for messages. Pure."""
+"""Name and version under which this package is installed, for its metadata and for messages."""
 
 NAME = "coarse-cxl"
-"""The name on a package index, where `coarse` is another project; what is imported is `coarse`."""
+"""Name on a package index, where `coarse` is another project; the package to import is `coarse`."""
 VERSION = "0.1.0"
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that brings the packages of an extra."""
+    """Return the command that installs the packages of an extra."""
     return f"pip install '{NAME}[{extra}]'"

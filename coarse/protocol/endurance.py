@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Options of what a job of `coarse run` outlives: those of restarts, copies on disk and preemption."""
+"""Options of the faults that a job of `coarse run` outlives: restarts, copies on disk and preemption."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,7 +9,7 @@ from coarse.protocol.fields import Says, check
 
 @dataclass(frozen=True, kw_only=True)
 class Endurance:
-    """Faults that a job outlives, and how; see docs/faults.md."""
+    """Faults that a job outlives, and the means against them; see docs/faults.md."""
 
     restarts: Annotated[int, Says(
         "How often the job may be started again when any of its processes dies: it goes on from what ct.Resumable has "
@@ -42,7 +42,7 @@ class Endurance:
 
     @property
     def further(self) -> tuple[str, ...] | None:
-        """Modules that later ranks have imported beside those of the first; None: they are new interpreters."""
+        """Modules that later ranks import in addition to those of the first; None if they are new processes."""
         if self.cold or not self.restarts:
             return None
         return tuple(filter(None, (self.preload or "").split(",")))

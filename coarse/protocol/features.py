@@ -1,8 +1,9 @@
-"""Features beside the kernel of clients and memory devices, by name; all else of them is text until it is used.
+"""Features beside the kernel of clients and memory devices, by name.
 
-A feature adds records, a machine to each memory device that decides what follows from them, an executor that carries
-that out, and a part of the worker's that sends them. A device attaches a feature when its first record comes, so that
-a job without it imports nothing of it (docs/design.md, "Features beside the kernel").
+A feature adds records, a machine for each memory device that decides what follows from them, an executor that carries
+the decisions out, and a part of the worker that sends the records. Its spec has only its name and texts until the
+feature is used. A device attaches a feature when its first record comes, so that a job without it imports nothing of it
+(docs/design.md, "Features beside the kernel").
 """
 
 import re
@@ -22,19 +23,20 @@ _TAGS_EACH = 8
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSpec:
-    """A feature: where its parts are, as MODULE:NAME."""
+    """Feature: its name and the places of its parts, as MODULE:NAME."""
 
     name: str
-    """Stands before the names of its records on the wire."""
+    """Prefix of the names of its records on the wire."""
     records: str
     """Tuple of NamedTuple classes."""
     machine: str
-    """Called with a DeviceKit, gives a FeatureMachine (coarse.proxy.feature)."""
+    """Function that is called with a DeviceKit and returns a FeatureMachine (coarse.proxy.feature)."""
     executor: str = ""
-    """Called with that machine and a ServiceKit, gives a FeatureExecutor (coarse.proxy.executor)."""
+    """Function that is called with that machine and a ServiceKit and returns a FeatureExecutor (coarse.proxy.executor).
+    """
     costs: str = ""
     """Costs of records, instructions and workers' steps by their class (coarse.protocol.costs), for drivers that keep
-    modelled time; a type that is not among them is refused there."""
+    modelled time. A driver refuses a type that is not among them."""
 
 
 _specs: dict[str, FeatureSpec] = {
@@ -69,7 +71,7 @@ def spec_of(name: str) -> FeatureSpec:
     """Return the feature of a name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: There is none.
     """
     if name not in _specs:
         raise ConfigError(
@@ -81,12 +83,12 @@ def spec_of(name: str) -> FeatureSpec:
 
 
 def use_features(references: Iterable[str]) -> tuple[FeatureSpec, ...]:
-    """Add the features of others that a job names, as MODULE:SPEC, and return all that are known then.
+    """Add other packages' features that a job names, as MODULE:SPEC, and return all that are then known.
 
-    The result is the same in the same order on all ranks.
+    All ranks return the same features in the same order.
 
     Raises:
-        ConfigError: a part cannot be imported, is no FeatureSpec, or has the name of another feature.
+        ConfigError: A part cannot be imported, is no FeatureSpec, or has the name of another feature.
     """
     for reference in references:
         spec = _imported(reference, f"the feature {reference!r}")
@@ -131,7 +133,7 @@ def costs_of(name: str) -> "Costs":
 
 
 def part_of(reference: str) -> Any:  # noqa: ANN401
-    """Import what MODULE:NAME says."""
+    """Import the object that MODULE:NAME names."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
@@ -139,9 +141,12 @@ def part_of(reference: str) -> Any:  # noqa: ANN401
 def later(
     package: str, names: MutableMapping[str, object], modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package that imports some of its names when they are first asked for.
+    """Return `__getattr__` and `__dir__` of a package that imports some of its names on first use.
 
-    `names` are its globals, and `modules` say by name which module has it.
+    Args:
+        package: Name of the package.
+        names: Globals of the package.
+        modules: Module of each such name, by name.
     """
 
     def get(name: str) -> object:
@@ -154,13 +159,13 @@ def later(
 
 
 def tag_of(name: str, number: int) -> int:
-    """Return the MPI tag of a feature's messages of one kind, `number` from 0 to 7, from device to device."""
+    """Return the MPI tag of a feature's messages of one kind, from device to device; `number` is 0 to 7."""
     if not 0 <= number < _TAGS_EACH:
         raise ValueError(f"a feature has {_TAGS_EACH} kinds of messages, got number {number}")
     return _TAGS_BEGIN + _TAGS_EACH * [*_specs].index(name) + number
 
 
 def kind_of_message(tag: int) -> tuple[str, int]:
-    """Return the feature whose tag this is, and the number that `tag_of` was given."""
+    """Return the feature to which a tag belongs, and the number that `tag_of` was given."""
     place, number = divmod(tag - _TAGS_BEGIN, _TAGS_EACH)
     return [*_specs][place], number

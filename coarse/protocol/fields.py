@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""Options as annotated fields of frozen dataclasses; commands, files, sweeps, JSON and docs read the same field.
+"""Options as annotated fields of frozen dataclasses, shared by commands, files, sweeps, JSON and docs.
 
-An example is `num_sync_groups: Annotated[int, Says("Groups that shards are dealt to.", low=1)] = 2`.
+For example: `num_sync_groups: Annotated[int, Says("Groups that shards are dealt to.", low=1)] = 2`
 """
 
 import math
@@ -20,17 +20,17 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """Facts on one option beside its type and default."""
+    """Facts of one option in addition to its type and default."""
 
     help: str
-    """Help text for commands and pages."""
+    """Text for commands and pages."""
     low: float = -math.inf
     high: float = math.inf
     choices: tuple[str, ...] = ()
     wanted: str = ""
-    """Wanted value in the words of errors, where type, limits and choices do not say it."""
+    """Value that errors ask for, where type, limits and choices do not say it."""
     key: str = ""
-    """Name as users write it in sweeps and records; by default the field's."""
+    """Name in sweeps and records as users write it; by default the field's."""
     flag: str = ""
     """Name on a command line; by default the key's, as "--profile-every"."""
     is_swept: bool = True
@@ -39,22 +39,22 @@ class Says:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field of a dataclass of options."""
+    """Option: one field of a dataclass of options."""
 
     name: str
     kind: Any
-    """Its type without None, or a tuple of types; of a list `tuple`."""
+    """Type of the option without None, or a tuple of types; `tuple` for a list."""
     item: Any
-    """Type of a list's elements."""
+    """Type of the elements of a list."""
     may_be_none: bool
     default: object
-    """MISSING where it must be given."""
+    """Default value; MISSING where the option must be given."""
     says: Says | None
-    """None of a field that is not checked."""
+    """Facts of the option; None for a field that is not checked."""
 
     @property
     def key(self) -> str:
-        """Name as users write it in sweeps and records."""
+        """Name in sweeps and records as users write it."""
         return (self.says and self.says.key) or self.name
 
     @property
@@ -64,7 +64,7 @@ class Option:
 
     @property
     def wanted(self) -> str:
-        """Words for what a value must be, but for limits on both sides."""
+        """Text of what a value must be, except for limits on both sides."""
         assert self.says is not None
         if self.says.wanted:
             return self.says.wanted
@@ -80,11 +80,11 @@ class Option:
         """Refuse a value of another type, outside its limits or not of its choices.
 
         Args:
-            value: As the field would have it.
-            name: As the user knows the option; by default the field's name.
+            value: The value in the form that the field takes.
+            name: The name by which the user knows the option; by default the field's name.
 
         Raises:
-            ConfigError: names the option, what was wanted and what came.
+            ConfigError: The value is refused; the error names the option, what was wanted and what came.
         """
         says, name = self.says, name or self.name
         if says is None or (value is None and self.may_be_none):
@@ -120,7 +120,7 @@ def options_of(kind: type) -> Mapping[str, Option]:
 def plain_options_of(kind: type) -> dict[str, Option]:
     """Return the options of a user's dataclass that `__init__` takes.
 
-    Whole numbers, numbers, truths and texts are checked by their types where the field has no `Says`.
+    Integers, floats, booleans and strings are checked by their types where their fields say nothing.
     """
     found = {}
     for item in fields(kind):
@@ -155,10 +155,12 @@ def _options_of(kind: Any) -> Mapping[str, Option]:  # noqa: ANN401
 
 
 def check(instance: object, *, as_flags: bool = False) -> None:
-    """Check all options of a frozen dataclass that say something; lists become tuples. Called in its `__post_init__`.
+    """Check all options of a frozen dataclass that say something; lists become tuples.
+
+    The class calls it in its `__post_init__`.
 
     Raises:
-        ConfigError: names the first option that is wrong, as a flag of a command line if `as_flags`.
+        ConfigError: An option is wrong; the error names the first such, as a flag of a command line if `as_flags`.
     """
     for option in options_of(type(instance)).values():
         value = getattr(instance, option.name)
@@ -169,16 +171,18 @@ def check(instance: object, *, as_flags: bool = False) -> None:
 
 
 def from_mapping(kind: type[Kind], values: Mapping[str, object], where: Where, path: KeyPath = ()) -> Kind:
-    """Make a dataclass of plain values, such as those of a TOML or JSON file; a table is made a dataclass, too.
+    """Make a dataclass from plain values, such as those of a TOML or JSON file.
+
+    A table becomes a dataclass, too.
 
     Args:
         kind: The dataclass.
-        values: By the names of its fields.
-        where: Returns the place of a key for errors, such as file and line.
+        values: Values by the names of its fields.
+        where: Function that returns the place of a key for errors, such as file and line.
         path: Keys that lead to `values`.
 
     Raises:
-        ConfigError: an unknown key, one that is missing, or a wrong value, with its place.
+        ConfigError: A key is unknown or missing, or a value is wrong; the error has its place.
     """
     known = options_of(kind)
     refuse_unknown_keys(values, known, path, where)

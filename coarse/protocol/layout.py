@@ -1,4 +1,4 @@
-"""Many tensors in one flat padded buffer, and which small ones are fused into one bucket."""
+"""Layout of many tensors in one flat padded buffer, and the fusion of small ones into buckets."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class FlatLayout:
 
 
 def flat_layout(entries: Sequence[tuple[str, int]], *, align_elements: int) -> FlatLayout:
-    """Return the buffer of (name, num_elements) entries in order, each at a multiple of the alignment.
+    """Return the layout of (name, num_elements) entries in order, each at a multiple of the alignment.
 
     The whole is padded to a multiple as well, so that it divides evenly.
     """
@@ -38,7 +38,7 @@ def flat_layout(entries: Sequence[tuple[str, int]], *, align_elements: int) -> F
 
 
 def fuse(entries: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tuple[tuple[str, ...], ...]:
-    """Return the names of (name, nbytes) entries in order, neighbours together up to `bucket_bytes`.
+    """Return the names of (name, nbytes) entries in order, neighbours fused up to `bucket_bytes`.
 
     A tensor larger than a bucket stands alone.
     """
@@ -55,9 +55,10 @@ def fuse(entries: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tuple[tupl
 
 
 def bucket_limit_bytes(total_bytes: int, bucket_bytes: int) -> int:
-    """Return the largest bucket that leaves a model eight of them: the first starts early, the last is small.
+    """Return the largest bucket that leaves a model eight of them, within limits.
 
-    It is at most `bucket_bytes`, and at least 4 MiB, below which fusing saves more than overlap does.
+    Eight buckets let the first start early and keep the last small. The limits are at most `bucket_bytes`, and at least
+    4 MiB, below which fusing saves more than overlap does.
     """
     return min(bucket_bytes, max(4 * MIB, total_bytes // 8))
 

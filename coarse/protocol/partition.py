@@ -1,4 +1,4 @@
-"""The partition table: which rank is a worker or a memory device, on which node and switch."""
+"""Partition table: the role of each rank (worker or memory device), its node and its switch."""
 
 import enum
 import math
@@ -27,17 +27,17 @@ DEFAULT_SWITCH = "0"
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlace:
-    """One world rank: what it does and where it stands."""
+    """World rank with its roles and its place."""
 
     rank: int
     roles: Role
     node: str
     switch: str = DEFAULT_SWITCH
-    """The bus switch that the rank hangs on; names count within one node."""
+    """Bus switch that the rank hangs on; names count within one node."""
     memory: MemoryPlace = field(default_factory=Anywhere)
-    """Place at which a memory device keeps its bytes."""
+    """Place in which a memory device keeps its bytes."""
     memory_said_at: str = field(default="", compare=False, repr=False)
-    """`file:line` that chose `memory`, for errors."""
+    """Origin of `memory` as `file:line`, for errors."""
 
     def __post_init__(self) -> None:
         if not self.roles:
@@ -52,7 +52,10 @@ class RankPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionTable:
-    """All places by rank. Client c is the c-th worker, device d the d-th memory device."""
+    """All places by rank.
+
+    Client c is the c-th worker, and device d is the d-th memory device.
+    """
 
     places: tuple[RankPlace, ...]
     local_proxies: tuple[int, ...]
@@ -87,12 +90,12 @@ class PartitionTable:
 
     @property
     def num_workers(self) -> int:
-        """Number of ranks that compute."""
+        """Number of workers."""
         return len(self.workers)
 
     @property
     def num_devices(self) -> int:
-        """Number of ranks that hold device memory."""
+        """Number of memory devices."""
         return len(self.devices)
 
     def client_of(self, rank: int) -> int | None:
@@ -112,7 +115,7 @@ class PartitionTable:
         return self.places[self.devices[device]].node
 
     def clients_on(self, node: str) -> tuple[int, ...]:
-        """Return client indices on `node`, in order."""
+        """Return the client indices on `node`, in order."""
         return tuple(c for c in range(self.num_workers) if self.node_of_client(c) == node)
 
     def devices_on(self, node: str) -> tuple[int, ...]:
@@ -125,8 +128,8 @@ def partition_from_nodes(
 ) -> PartitionTable:
     """Return the table for ranks on `nodes` (host name by world rank), workers first on each node.
 
-    Default: half and half per node, an odd rank is a worker, a lone rank has both roles. With
-    `workers` and `devices`, devices are dealt to nodes in proportion to their ranks.
+    By default each node has half workers and half devices, an odd rank is a worker, and a lone rank has both roles.
+    With `workers` and `devices`, devices are dealt to nodes in proportion to their ranks.
     """
     ranks_by_node: dict[str, list[int]] = {}
     for rank, node in enumerate(nodes):
@@ -203,12 +206,16 @@ def _place_all(roles: Sequence[Role], nodes: Sequence[str]) -> tuple[RankPlace, 
 
 
 def ranks_with(places: Sequence[RankPlace], role: Role) -> tuple[int, ...]:
-    """Return the ranks that have a role, in order."""
+    """Return the ranks whose place has a role, in order."""
     return tuple(place.rank for place in places if role in place.roles)
 
 
 def _checked_num_devices(num_ranks: int, workers: int | None, devices: int | None) -> int:
-    """Return the number of devices asked for, or of ranks left when only workers are given."""
+    """Return the number of devices asked for, or the ranks left over when only workers are given.
+
+    Raises:
+        ConfigError: The numbers do not add up to the ranks, or one of them is below 1.
+    """
     wanted_devices = devices if devices is not None else num_ranks - (workers or 0)
     wanted_workers = workers if workers is not None else num_ranks - wanted_devices
     if wanted_workers < 1 or wanted_devices < 1 or wanted_workers + wanted_devices != num_ranks:
@@ -220,7 +227,10 @@ def _checked_num_devices(num_ranks: int, workers: int | None, devices: int | Non
 
 
 def _dealt_devices(num_ranks_by_node: Sequence[int], num_devices: int) -> list[int]:
-    """Return the devices per node: each goes where most ranks share one, so that all get one first."""
+    """Return the devices of each node.
+
+    Each device goes where most ranks share one, so that every node first gets one.
+    """
     dealt = [0] * len(num_ranks_by_node)
     for _ in range(num_devices):
         shares = [

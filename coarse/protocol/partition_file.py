@@ -1,4 +1,4 @@
-"""Partition table of a TOML file, whose errors name file and line, or of another text in a configuration."""
+"""Partition tables of TOML files, with errors that name file and line, and of configurations."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ RANK_KEYS = {
 
 
 def stated_or_default(partition: str | None, nodes: Sequence[str]) -> PartitionTable:
-    """Return the table that a configuration's `partition` means for ranks on `nodes` (host name by world rank)."""
+    """Return the table that a configuration's `partition` means for ranks on `nodes` (host by world rank)."""
     if partition is None:
         return partition_from_nodes(nodes)
     if partition.endswith(".toml"):
@@ -81,7 +81,7 @@ def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTabl
 def _all_places(
     toml: TomlFile, entries: Sequence[Mapping[str, Any]], nodes: Sequence[str]
 ) -> dict[int, RankPlace]:
-    """Return world rank -> its place, of all ranks that the file lists."""
+    """Return the place of each world rank that the file lists."""
     default = _default_memory(toml)
     places: dict[int, RankPlace] = {}
     hosts: dict[str, str] = {}
@@ -105,7 +105,7 @@ def _all_places(
 
 
 def _default_memory(toml: TomlFile) -> MemoryPlace:
-    """Return the place at which memory devices whose entry names none keep their bytes."""
+    """Return the place of memory devices whose entry names none."""
     text = toml.values.get("memory")
     if text is None:
         return Anywhere()
@@ -169,7 +169,10 @@ def _refuse_overlaps(places: Sequence[RankPlace], nodes: Sequence[str]) -> None:
 
 
 def _refuse_mixed_memory(places: Sequence[RankPlace]) -> None:
-    """Refuse a node whose memory devices are in part GPUs: those add where a contribution lies, as others cannot."""
+    """Refuse a node on which only some of the memory devices are GPUs.
+
+    A GPU adds where a contribution lies, which other devices cannot.
+    """
     devices = [place for place in places if Role.MEMORY_DEVICE in place.roles]
     for node in {place.node for place in devices}:
         here = [place for place in devices if place.node == node]
@@ -201,15 +204,15 @@ def _stated_proxy(entry: Mapping[str, Any], places: Sequence[RankPlace]) -> int:
 
 
 MOST_RANKS = 65_535
-"""Records have two bytes for a worker's number."""
+"""Most ranks of a job: records have two bytes for a worker's number."""
 _MOST_DIGITS = 9
 _HOST = "this host"
 
 
 def stated_partition(partition: str) -> PartitionTable:
-    """Return the table that "2:2", roles or a .toml file makes of its own number of ranks, all on one host.
+    """Return the table that "2:2", roles or a .toml file makes of its own number of ranks on one host.
 
-    Refuses what no job could run with; whether ranks that do run fit it is known only to them.
+    It refuses tables with which no job could run. Only the ranks that do run know whether the table fits them.
     """
     if partition.endswith(".toml"):
         return partition_from_toml(partition, [_HOST] * _num_listed(partition))

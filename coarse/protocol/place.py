@@ -1,4 +1,4 @@
-"""Place at which a memory device keeps its bytes, from the partition table's `memory`."""
+"""Places in which memory devices keep their bytes, as the partition table's `memory` states them."""
 
 import re
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from coarse.errors import ConfigError
 
 @dataclass(frozen=True)
 class Anywhere:
-    """The machine's shared memory, on whichever NUMA nodes the kernel takes it from."""
+    """Shared memory of the machine, on any NUMA nodes from which the kernel takes it."""
 
     def __str__(self) -> str:
         return "anywhere"
@@ -26,12 +26,12 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class DaxDevice:
-    """A character device of memory (devdax), or a range of its bytes, that one memory device has for itself."""
+    """Character device of memory (devdax), or a range of its bytes, exclusive to one memory device."""
 
     path: str
     offset_bytes: int = 0
     nbytes: int | None = None
-    """None: all to the end."""
+    """Length of the range; None means up to the end."""
 
     def __str__(self) -> str:
         return f"dax:{self.path}{_range_text(self)}"
@@ -39,12 +39,12 @@ class DaxDevice:
 
 @dataclass(frozen=True)
 class ExistingFile:
-    """A file that is there, or a range of its bytes, that one memory device has for itself; famfs has such files."""
+    """Existing file, or a range of its bytes, exclusive to one memory device; famfs has such files."""
 
     path: str
     offset_bytes: int = 0
     nbytes: int | None = None
-    """None: all to the end."""
+    """Length of the range; None means up to the end."""
 
     def __str__(self) -> str:
         return f"file:{self.path}{_range_text(self)}"
@@ -52,7 +52,7 @@ class ExistingFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """A file without a name in a folder of a file system: of huge pages, of a DAX mount, of a tmpfs."""
+    """File without a name in a folder of a file system: of huge pages, of a DAX mount, of a tmpfs."""
 
     path: str
 
@@ -62,7 +62,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """The memory of a GPU, by its index among those that the memory device's process sees."""
+    """Memory of a GPU, by its index among those that the memory device's process sees."""
 
     number: int
 
@@ -76,9 +76,12 @@ _EXAMPLES = "'numa:2', 'dax:/dev/dax0.0', 'file:/mnt/famfs/pool', 'folder:/mnt/h
 
 
 def memory_place(text: str) -> MemoryPlace:
-    """Return the place that "numa:2", "dax:/dev/dax0.0", "file:/mnt/famfs/pool", "folder:/mnt/huge" or "cuda:0" names.
+    """Return the place of a text such as "numa:2", "dax:/dev/dax0.0", "file:/mnt/famfs/pool" or "cuda:0".
 
-    ConfigError for any other text. Whether a machine has it is known only there.
+    A folder is named by "folder:/mnt/huge". Only the machine itself knows whether it has the place.
+
+    Raises:
+        ConfigError: The text names no place.
     """
     scheme, _, rest = text.partition(":")
     if scheme == "numa":
@@ -104,7 +107,7 @@ _OF_PATHS: dict[str, type[DaxDevice | ExistingFile | Folder]] = {
 
 
 def in_range(place: MemoryPlace, offset_bytes: int | None, nbytes: int | None) -> MemoryPlace:
-    """Return the place, of which a device has but a range; None for a bound that is not stated."""
+    """Return the place narrowed to a range; None leaves an end as it is."""
     for key, value, least in (("memory_offset_bytes", offset_bytes, 0), ("memory_bytes", nbytes, 1)):
         if value is None:
             continue
@@ -120,7 +123,7 @@ def in_range(place: MemoryPlace, offset_bytes: int | None, nbytes: int | None) -
 
 
 def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
-    """Return whether two places have a byte of one device or file in common, as far as their paths tell."""
+    """Return whether two places share a byte of one device or file, as far as their paths tell."""
     if not isinstance(one, DaxDevice | ExistingFile) or not isinstance(other, DaxDevice | ExistingFile):
         return False
     return one.path == other.path and one.offset_bytes < _end(other) and other.offset_bytes < _end(one)
@@ -134,7 +137,7 @@ def _end(place: DaxDevice | ExistingFile) -> int:
 
 
 def _range_text(place: DaxDevice | ExistingFile) -> str:
-    """Return the text of a place's range of its file, empty if that is all of it."""
+    """Return a text of the range that a place takes of its file, "" for the whole file."""
     length = "" if place.nbytes is None else f", {place.nbytes} bytes long"
     return f" from byte {place.offset_bytes}{length}" if place.offset_bytes or length else ""
 

@@ -1,7 +1,7 @@
-"""Plan of a tensor's synchronisation: the cluster, a strategy's plan, and the plan that is carried out.
+"""Plans of where every shard of a tensor is synchronised: of strategies, and as they are carried out.
 
-All ranks compute the same plan from the same facts, so nothing about it travels with the data (COARSE III-E for
-routing and partitioning, IV-A for sync groups).
+All ranks compute the same plan from the same facts, so nothing about it travels with the data (COARSE III-E for routing
+and partitioning, IV-A for sync groups).
 """
 
 import zlib
@@ -12,14 +12,14 @@ from typing import NamedTuple, Protocol
 from coarse.errors import ConfigError
 
 Facts = tuple[int, ...]
-"""Measurements of one worker, told to all others."""
+"""Measurements of one worker, which it has told all others."""
 
 
 class Tensor(NamedTuple):
-    """One array, or one bucket of gradients, that is summed as a whole."""
+    """Array, or bucket of gradients, that is summed as a whole."""
 
     key: int
-    """Number of its name, 64 bits; the same on all ranks."""
+    """Number of its name, 64 bits; equal on all ranks."""
     num_elements: int
     itemsize: int
     """Bytes of an element."""
@@ -34,14 +34,14 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Workers and memory devices, by the node that each is on; the same on every rank."""
+    """Workers and memory devices, by the node of each; equal on every rank."""
 
     worker_nodes: tuple[int, ...]
     """Node of each worker."""
     device_nodes: tuple[int, ...]
     """Node of each memory device."""
     local_devices: tuple[int, ...]
-    """Device of each worker that the partition table names as its own; on its node."""
+    """Device that the partition table names as each worker's own; it is on the worker's node."""
 
     @property
     def num_workers(self) -> int:
@@ -97,7 +97,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Plan of one tensor: its place and the devices that sum it, as a strategy says."""
+    """Plan of one tensor: where it lies and who sums it, as a strategy decides."""
 
     homes: tuple[int, ...]
     """Device in whose memory each worker's region lies; on the worker's node."""
@@ -106,14 +106,14 @@ class Plan:
     blocks: tuple[Block, ...]
     """All shards, in order."""
     adds: tuple[tuple[int, ...], ...]
-    """Workers whose contributions each device adds, where they lie in the mapped memory of its node."""
+    """Workers whose contributions each device adds where they lie in the mapped memory of its node, by device."""
 
 
 class Planner(Protocol):
     """Part of a strategy that the kernel asks."""
 
     def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
-        """Return where a tensor lies and who sums it; equal on all ranks that have equal facts."""
+        """Return the plan of a tensor; equal on all ranks that have equal facts."""
         ...
 
 
@@ -124,7 +124,7 @@ def count_shards(nbytes: int, partition_bytes: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Knowledge that all ranks share of the machine and its use: nodes of clients and devices, and the strategy."""
+    """Knowledge of all ranks about the machine: nodes of clients and devices, and the strategy."""
 
     client_nodes: tuple[int, ...]
     device_nodes: tuple[int, ...]
@@ -134,7 +134,7 @@ class Placement:
     planner: Planner
     num_sync_groups: int = 2
     modelled: Cluster | None = None
-    """Workers and devices as strategies see them, where these are of other nodes than the ranks: emulated."""
+    """Workers and devices as strategies see them, where these are of other nodes than the ranks: in emulation."""
 
     @cached_property
     def num_clients(self) -> int:
@@ -159,24 +159,27 @@ class Placement:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes that have clients, in order."""
+        """Nodes that have clients, in order."""
         return self._here.nodes
 
     @cached_property
     def _known(self) -> "dict[Tensor, tuple[tuple[Facts, ...], SyncPlan]]":
-        """Facts of each tensor's last plan, and that plan."""
+        """Last plan of each tensor, with its facts."""
         return {}
 
     @cached_property
     def _carried_out(self) -> "dict[tuple[int, int], tuple[Plan, SyncPlan]]":
-        """Plans that are carried out, by identity of a strategy's plan, and elements; names of a model share some."""
+        """Plans as carried out, by identity of a strategy's plan, and elements.
+
+        Names of one model share a few.
+        """
         return {}
 
     def plan_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> "SyncPlan":
         """Return the plan of one tensor by the facts of all workers, the same on every rank.
 
         Raises:
-            ConfigError: the strategy's plan cannot be carried out on this cluster; it says why.
+            ConfigError: The strategy's plan cannot be carried out on this cluster; the error says why.
         """
         known = self._known.get(tensor)
         if known is not None and known[0] == facts:
@@ -202,14 +205,14 @@ class Placement:
         return not type(self.planner).__module__.startswith("coarse.")
 
     def digest_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> int:
-        """Return 32 bits of the plan of a tensor, never 0; 0 of coarse's own strategies."""
+        """Return 32 bits of the plan of a tensor, never 0; 0 for coarse's own strategies."""
         if not self.is_planned_by_others:
             return 0
         plan = self.plan_of(tensor, facts)
         return zlib.crc32(repr((plan.homes, plan.members_by_block, plan.contributors_by_device)).encode()) or 1
 
     def describe(self, endpoint: int) -> str:
-        """Return the name of an endpoint, for people."""
+        """Return an endpoint's name for people."""
         kind, index = "worker", endpoint
         if endpoint >= self.num_clients:
             kind, index = "memory device", endpoint - self.num_clients
@@ -220,13 +223,13 @@ class Placement:
         return self._here.devices_on(node)
 
     def clients_on(self, node: int) -> tuple[int, ...]:
-        """Return client indices of one node."""
+        """Return the client indices of one node."""
         return self._here.workers_on(node)
 
 
 _MOST_KNOWN = 1 << 16
 _MOST_SHARED = 1024
-"""Plans of which it is remembered what they come to: built-in strategies give few, and the same objects again."""
+"""Most plans whose carried-out form is remembered: built-in strategies give few, and the same objects again."""
 
 
 def misfit(plan: object, cluster: Cluster) -> str:
@@ -239,7 +242,7 @@ def misfit(plan: object, cluster: Cluster) -> str:
 
 
 def _misplaced(plan: Plan, cluster: Cluster) -> str:
-    """Return the homes and adders that are not of their worker's node."""
+    """Return a reason if homes or adders are not of their worker's node; "" if they are."""
     if len(plan.homes) != cluster.num_workers or len(plan.adds) != cluster.num_devices:
         return (
             f"wanted a home for each of {cluster.num_workers} workers and workers to add for each of "
@@ -260,7 +263,7 @@ def _misplaced(plan: Plan, cluster: Cluster) -> str:
 
 
 def _uncovered(plan: Plan, cluster: Cluster) -> str:
-    """Return the blocks that leave shards out, or name them twice, or members that there are not."""
+    """Return a reason if blocks omit or repeat shards, or name members that do not exist; "" if not."""
     at = 0
     if plan.num_shards < 1:
         return f"wanted at least one shard, got {plan.num_shards}"
@@ -277,7 +280,7 @@ def _uncovered(plan: Plan, cluster: Cluster) -> str:
 
 
 def _unsummed(plan: Plan, cluster: Cluster) -> str:
-    """Return the workers whose contributions no member of a block adds, or two do."""
+    """Return a reason if no member of a block, or two of them, add a worker's contribution; "" if not."""
     for block in plan.blocks:
         added = sorted(worker for device in block.members for worker in plan.adds[device])
         if added != list(range(cluster.num_workers)):
@@ -297,12 +300,12 @@ EXCHANGES = ("ring", "star")
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """Plan of one key in one epoch: a strategy's Plan as clients and proxies carry it out."""
+    """Plan as clients and proxies carry it out: which shards of a key each synchronises in an epoch."""
 
     num_shards: int
     num_elements: int
     members_by_block: tuple[tuple[int, int, tuple[int, ...]], ...]
-    """(first shard, past the last, members of the exchange)."""
+    """Triples of first shard, past the last, and members of the exchange."""
     contributors_by_device: tuple[tuple[int, ...], ...]
     """Client indices whose contributions each device reduces."""
     num_sync_groups: int
@@ -313,7 +316,7 @@ class SyncPlan:
 
     @classmethod
     def of(cls, plan: Plan, num_elements: int, num_sync_groups: int) -> "SyncPlan":
-        """Return what a plan comes to for a tensor of so many elements."""
+        """Return the form in which a plan is carried out for a tensor of so many elements."""
         exchanges = tuple(block.exchange for block in plan.blocks)
         return cls(
             plan.num_shards,
@@ -340,11 +343,11 @@ class SyncPlan:
         raise IndexError(f"shard {shard} of {self.num_shards}")
 
     def direction(self, shard: int) -> int:
-        """Return a shard's direction; adjacent sync groups run in opposite ones (COARSE IV-A)."""
+        """Return the direction of a shard's ring: adjacent sync groups run in opposite ones (COARSE IV-A)."""
         return 1 if (shard % self.num_sync_groups) % 2 == 0 else -1
 
     def targets(self, client: int) -> tuple[tuple[int, int, int], ...]:
-        """Return (device, first shard, past the last): where a client announces its shards."""
+        """Return (device, first shard, past the last) of each announcement of a client's shards."""
         return tuple(
             (device, first, last)
             for first, last, members in self.members_by_block
@@ -353,7 +356,10 @@ class SyncPlan:
         )
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
-        """Return first and past-the-last element of the shards [first, last); shards differ by at most one element."""
+        """Return first and past-the-last element of the shards [first, last).
+
+        Shards differ by at most one element.
+        """
         return (
             first * self.num_elements // self.num_shards,
             last * self.num_elements // self.num_shards,

@@ -1,4 +1,4 @@
-"""The records that clients and proxies exchange, and the one list of MPI tags.
+"""Records that clients and proxies exchange, and the one list of MPI tags.
 
 A record is a NamedTuple; codec.py has its bytes.
 """
@@ -30,7 +30,7 @@ URGENT = 1 << 30
 
 
 class Descriptor(NamedTuple):
-    """Facts about a key on which all ranks must agree."""
+    """Description of a key, on which all ranks must agree."""
 
     name: str
     dtype: int
@@ -38,11 +38,11 @@ class Descriptor(NamedTuple):
     shape: tuple[int, ...]
     priority: int
     parts: str = ""
-    """Number of tensors in a group end to end, and a digest of their types and shapes; "" for one tensor."""
+    """Number of tensors of a group that lie end to end, and a digest of their types and shapes."""
     hint: int = 0
-    """Choice of the strategy for it among all buckets of its model."""
+    """Number that the strategy chose for the key among all buckets of its model."""
     plan: int = 0
-    """Digest of the client's plan, of a strategy that is not coarse's own; 0 else, and before it registers."""
+    """Digest of the client's plan, by a strategy that is not coarse's own; otherwise 0, also before it registers."""
 
     def is_alike(self, other: "Descriptor") -> bool:
         """Return whether one contribution can be added to the other."""
@@ -50,12 +50,12 @@ class Descriptor(NamedTuple):
         return mine == (other.dtype, other.op, other.shape, other.parts, other.hint)
 
     def tensor(self, key: int) -> Tensor:
-        """Return the view that strategies have of it, by the key that its name has."""
+        """Return the tensor that strategies see, by the key that its name has."""
         return Tensor(key, self.num_elements, STORAGE[self.dtype].itemsize, self.hint)
 
     @property
     def num_elements(self) -> int:
-        """Elements of the tensor; 1 for a scalar."""
+        """Number of elements of the tensor; 1 for a scalar."""
         count = 1
         for extent in self.shape:
             count *= extent
@@ -74,16 +74,19 @@ class Descriptor(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 16)
 def key_of(name: str, times_forgotten: int = 0) -> int:
-    """Return the 64-bit key of a name; the same on every rank without a message.
+    """Return the 64-bit key of a name, equal on every rank without communication.
 
-    A name that was deregistered has another key, so that its next use cannot meet what is left of the last.
+    A name that was deregistered has another key, so that its next use cannot collide with remains of the last.
     """
     salt = times_forgotten.to_bytes(8, "little") if times_forgotten else b""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest(), "little")
 
 
 class Push(NamedTuple):
-    """Shards [first, last) of a client's contribution lie ready; absent means: count it as nothing."""
+    """Announcement that shards [first, last) of a client's contribution are ready.
+
+    If it is not present, it counts as nothing.
+    """
 
     client: int
     key: int
@@ -95,7 +98,10 @@ class Push(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Record that shards [first, last) of the result lie in the client's region; not present: no worker contributed."""
+    """Announcement that shards [first, last) of the result lie in the client's region.
+
+    It is not present if no client contributed.
+    """
 
     key: int
     first: int
@@ -104,7 +110,10 @@ class Ready(NamedTuple):
 
 
 class Register(NamedTuple):
-    """A client's first use of a key in an epoch; `device` and `offset` keep a region it already has."""
+    """Registration of a client's first use of a key in an epoch.
+
+    `device` and `offset` keep a region that the client already has.
+    """
 
     client: int
     key: int
@@ -115,18 +124,21 @@ class Register(NamedTuple):
 
 
 class Deregister(NamedTuple):
-    """A client will not use a key again: its region is free once all clients have said so (device -1: it has none)."""
+    """End of a client's use of a key, whose regions are free once all clients have sent it.
+
+    A device of -1 means that the client has no region.
+    """
 
     client: int
     key: int
     device: int
     offset: int
     teller: int
-    """The device that the client told, which tells the others: the one that told them of the key."""
+    """Device that the client told, and that tells the others: the one that told them of the key."""
 
 
 class Registered(NamedTuple):
-    """The region of a client for a key."""
+    """Region of a client for a key."""
 
     key: int
     epoch: int
@@ -135,7 +147,7 @@ class Registered(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Between devices: where a client's region of a key is, and what it says the key is."""
+    """Message between devices: place of a client's region of a key, and the client's description of it."""
 
     client: int
     key: int
@@ -146,18 +158,18 @@ class Located(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A key (0: the whole connection) cannot be synchronised; `error` is a class name of errors.py."""
+    """Failure to synchronise a key (0: the whole connection); `error` is a class name of errors.py."""
 
     key: int
     epoch: int
     error: str
     text: str
     rank: int = -1
-    """The world rank at fault, of a DeadRankError."""
+    """World rank at fault, for a DeadRankError."""
 
 
 class Query(NamedTuple):
-    """A client that waited too long asks whose contribution is missing; its device asks the others."""
+    """Question of a client that waited too long for missing contributions; its device asks the others."""
 
     client: int
     key: int
@@ -173,31 +185,31 @@ class Status(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A client has no more batches: it counts as zero until all have joined in this round."""
+    """End of a client's batches: it counts as zero until all have joined in this round."""
 
     client: int
     round: int
     num_results: int
-    """Number of results that it has had in this round: a rank that had more joined later."""
+    """Results that the client has had in this round: a client with more results joined later."""
 
 
 class Joined(NamedTuple):
-    """All clients have joined in this round; `last` was the last of them."""
+    """End of a round in which all clients have joined; `last` was the last of them."""
 
     last: int
     round: int
 
 
 class JoinFailed(NamedTuple):
-    """A client has shut down without joining: the round will never be complete, nor a later one."""
+    """Shutdown of a client that has not joined: neither this round nor a later one will ever be complete."""
 
     rank: int
-    """The world rank of the client that left."""
+    """World rank of the client that left."""
     text: str
 
 
 class Table(NamedTuple):
-    """A client's facts for an epoch; in the mode coarse its routing table."""
+    """Facts of a client for an epoch; in the mode coarse its routing table."""
 
     client: int
     epoch: int
@@ -205,40 +217,41 @@ class Table(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All clients' facts of an epoch; every rank switches to it with its next iteration."""
+    """Facts of all clients for an epoch; every rank switches to it with its next iteration."""
 
     epoch: int
     facts: tuple[Facts, ...]
 
 
 class Probe(NamedTuple):
-    """The profiler's ping."""
+    """Ping of the profiler."""
 
     client: int
     token: int
 
 
 class Echo(NamedTuple):
-    """The answer to a Probe."""
+    """Answer to a Probe."""
 
     device: int
     token: int
 
 
 class Allocate(NamedTuple):
-    """A client asks for device memory that is not synchronised (parameters, optimizer state)."""
+    """Request of a client for device memory that is not synchronised (parameters, optimizer state)."""
 
     client: int
     token: int
     nbytes: int
     is_arena: bool = False
-    """Room for regions of keys, whose registrations will name their places in it, from its beginning on."""
+    """True for room of keys' regions, whose registrations will name their places in it, from its beginning on."""
     is_of_key: bool = False
-    """True if it is to lie where regions of keys do, elsewhere on some devices: to measure copies to these."""
+    """True if the memory is to lie where regions of keys do, to measure copies to these; on some devices that is
+    elsewhere."""
 
 
 class Allocated(NamedTuple):
-    """The region that was asked for; offset -1: there is no room, and `text` says why."""
+    """Region that was asked for; offset -1 means that there is no room, and `text` says why."""
 
     device: int
     token: int
@@ -247,13 +260,16 @@ class Allocated(NamedTuple):
 
 
 class Free(NamedTuple):
-    """A client returns a region that it had by Allocate."""
+    """Return of a region that a client had by Allocate."""
 
     offset: int
 
 
 class Reach(NamedTuple):
-    """A client asks a device of its node to read a value at an address of the client's memory, and to write it back."""
+    """Request of a client to its device to read a value at an address and to write it back.
+
+    The device is of the client's node, and the address is one of the client's memory.
+    """
 
     client: int
     token: int
@@ -262,7 +278,7 @@ class Reach(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The answer to a Reach; empty, or why the device could not."""
+    """Answer to a Reach; its text is empty, or says why the device could not."""
 
     device: int
     token: int
@@ -270,10 +286,10 @@ class Reached(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """Record that a client's contribution to a key lies in its own memory, and that the result belongs there.
+    """Loan of a client's memory to a key, for its contribution and its result.
 
-    The contribution lies at these addresses of its process, and not in its region, until the client says otherwise. An
-    address of 0: in the region.
+    Both lie at these addresses of the client's process, and not in its region, until it states otherwise. An address of
+    0 means: in the region.
     """
 
     client: int
@@ -286,7 +302,7 @@ class Lend(NamedTuple):
 
 
 class Reclaim(NamedTuple):
-    """A client takes back what it has lent of a key; answered once nothing there is read or written any more."""
+    """End of a client's loan for a key; the answer comes once nothing there is read or written any more."""
 
     client: int
     key: int
@@ -294,7 +310,10 @@ class Reclaim(NamedTuple):
 
 
 class Reclaimed(NamedTuple):
-    """The answer to a Reclaim: results that were told of before lie where the client had lent, others in the region."""
+    """Answer to a Reclaim.
+
+    Results that were announced before it lie in the loan, others in the region.
+    """
 
     key: int
     device: int
@@ -302,7 +321,7 @@ class Reclaimed(NamedTuple):
 
 
 class StatisticsRequest(NamedTuple):
-    """A client asks a device for its counters; one of another node by way of one of its own."""
+    """Request of a client for a device's counters; it passes one of its own node to reach another node's."""
 
     client: int
     device: int
@@ -310,7 +329,7 @@ class StatisticsRequest(NamedTuple):
 
 
 class StatisticsReply(NamedTuple):
-    """A device's counters as JSON."""
+    """Counters of a device as JSON."""
 
     client: int
     device: int
@@ -319,20 +338,23 @@ class StatisticsReply(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A client has shut down; devices tell theirs, which may wait for it in collectives of the workers alone."""
+    """Shutdown of a client.
+
+    Devices tell theirs, which may wait for it in collectives of the workers alone.
+    """
 
     client: int
 
 
 class Died(NamedTuple):
-    """A rank is gone or has raised; `text` says what is known."""
+    """Death or error of a rank; `text` says what is known."""
 
     rank: int
     text: str
 
 
 class RingChunk(NamedTuple):
-    """The header in front of a chunk's bytes in a ring."""
+    """Header in front of a chunk's bytes in a ring."""
 
     key: int
     epoch: int
@@ -344,7 +366,7 @@ class RingChunk(NamedTuple):
 
 
 FeatureRecord = tuple[Any, ...]
-"""A NamedTuple of a feature (coarse.protocol.features)."""
+"""NamedTuple of a feature (coarse.protocol.features)."""
 KernelRecord = (
     Push | Ready | Register | Deregister | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
     | Table | Tables | Probe | Echo | Allocate | Allocated | Free | Reach | Reached | Lend | Reclaim | Reclaimed

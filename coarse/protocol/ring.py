@@ -1,4 +1,4 @@
-"""The steps of ring reduce-scatter and all-gather as one member sees them.
+"""Steps of ring reduce-scatter and all-gather as one member sees them.
 
 Members are positions 0..p-1 in a circle; in direction +1 each sends to the next higher position,
 in direction -1 to the next lower (COARSE IV-A: adjacent sync groups run in opposite directions).
@@ -11,12 +11,12 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class RingStep:
-    """One step of one member: it sends a chunk to its next and receives one from its previous."""
+    """Step of one member: it sends a chunk to its next and receives one from its previous."""
 
     send_chunk: int
     receive_chunk: int
     accumulate: bool
-    """True if the chunk that comes is added to the own one (reduce-scatter), False if it replaces it (all-gather)."""
+    """True if the received chunk is added to the own one (reduce-scatter); False if it replaces it (all-gather)."""
 
 
 def next_member(position: int, num_members: int, direction: int) -> int:
@@ -28,8 +28,8 @@ def next_member(position: int, num_members: int, direction: int) -> int:
 def ring_steps(position: int, num_members: int, direction: int) -> tuple[RingStep, ...]:
     """Return the 2(p-1) steps of one member: p-1 of reduce-scatter, then p-1 of all-gather.
 
-    What a member receives in one step it sends in the next. After reduce-scatter it holds the sum
-    of all members in chunk `position + direction`.
+    A member sends in each step what it received in the one before. After reduce-scatter it holds the sum of all members
+    in chunk `position + direction`.
     """
     if not 0 <= position < num_members:
         raise ValueError(f"position must lie in 0..{num_members - 1}, got {position}")

@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""Names that those who write a run's figures share with those who read them."""
+"""Names that writers of a run's figures share with their readers."""
 
 RUN_FILE = "run.json"
 NO_RESULT = "no_result"
-"""Key under which an emulated run says why it has no result; None where it has one."""
+"""Key of the reason why an emulated run has no result; None where it has one."""
 WITHOUT_RESULT = 3
-"""Status of `coarse run` then: the training is complete, and its times mean nothing."""
+"""Status of `coarse run` without a result: the training is complete, and its times mean nothing."""

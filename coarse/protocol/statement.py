@@ -1,4 +1,4 @@
-"""Statement of one rank about the configuration, and the configuration that follows from all ranks' statements."""
+"""Statement of one rank's configuration, and the configuration that all ranks' statements settle on."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,39 +16,39 @@ VARIABLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """One rank's."""
+    """Statement of one rank."""
 
     config: Mapping[str, Any]
-    """All settings as this rank has them."""
+    """Settings as this rank has them."""
     is_whole: bool
-    """True if the rank was given a configuration; else it takes that of the ranks that were."""
+    """True if the rank was given a configuration; else it takes that of ranks that were."""
     variables: Mapping[str, Any]
     """Settings that its environment states, where it was given no configuration."""
 
     @classmethod
     def of(cls, config: Config, given: object, environ: Mapping[str, str]) -> "Statement":
-        """Return the statement of a rank whose `init` was `given` a configuration, or None, and made `config` of it."""
+        """Return the statement of a rank whose `init` was `given` a configuration, or None, and made `config`."""
         is_whole = given is not None or "COARSE_CONFIG" in environ
         stated = {key: getattr(config, key) for key, name in VARIABLES.items() if name in environ}
         return cls(config=config.to_mapping(), is_whole=is_whole, variables={} if is_whole else stated)
 
     def to_json(self) -> str:
-        """Return the statement as text for the wire."""
+        """Return the statement as JSON for the wire."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Statement":
-        """Return the statement of a text that `to_json` made."""
+        """Return the statement that `to_json` encoded."""
         return cls(**json.loads(text))
 
 
 def settle(statements: Sequence[Statement], rank: int) -> Config:
-    """Return the configuration of `rank`: that of the ranks that were given one, or its own if none was.
+    """Return the configuration of `rank`: that of the ranks that were given one, or else its own.
 
     Ranks that were given none take the others', but for their own place of a partition table.
 
     Raises:
-        ConfigError: settings that differ between ranks, wherever they were stated.
+        ConfigError: Settings differ between ranks, wherever they were stated.
     """
     whole = [number for number, statement in enumerate(statements) if statement.is_whole]
     _require_one(statements, whole)
@@ -61,7 +61,7 @@ def settle(statements: Sequence[Statement], rank: int) -> Config:
 
 
 def _require_one(statements: Sequence[Statement], whole: Sequence[int]) -> None:
-    """Refuse settings that differ between the ranks that were given a configuration, by name."""
+    """Refuse settings that differ between the ranks that were given a configuration, and name them."""
     for rank in whole[1:]:
         first, mine = statements[whole[0]].config, statements[rank].config
         differing = [
@@ -76,7 +76,7 @@ def _require_one(statements: Sequence[Statement], whole: Sequence[int]) -> None:
 
 
 def _require_variables_everywhere(statements: Sequence[Statement], whole: Sequence[int]) -> None:
-    """Refuse a variable that differs among the ranks that were given no configuration, or contradicts one."""
+    """Refuse a variable that contradicts a configuration or differs between ranks that were given none."""
     for key, name in VARIABLES.items():
         by_value: dict[str, list[int]] = {}
         for rank, statement in enumerate(statements):

@@ -25,7 +25,7 @@ Where = Callable[[KeyPath], str]
 
 @dataclass(frozen=True)
 class TomlFile:
-    """A TOML file that still knows on which line each key stands."""
+    """TOML file that knows the line of each key."""
 
     path: Path
     text: str
@@ -33,7 +33,7 @@ class TomlFile:
 
     @classmethod
     def read(cls, path: str | Path) -> "TomlFile":
-        """Return the file's values; ConfigError, with the line, if it is absent or not TOML."""
+        """Read a file; ConfigError, with the line, if it is absent or not TOML."""
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read(_MOST_CHARACTERS + 1)
@@ -50,7 +50,7 @@ class TomlFile:
             raise ConfigError(f"{path}:{number}: not TOML: {error}") from None
 
     def where(self, path: KeyPath) -> str:
-        """`file:line` of the key, or of the innermost table around it that has a line."""
+        """Return `file:line` of the key, or of the innermost table around it that has a line."""
         best_length, best_line = 0, 1
         table: KeyPath = ()
         num_seen: dict[KeyPath, int] = {}
@@ -84,7 +84,7 @@ class TomlFile:
 def refuse_unknown_keys(
     given: Iterable[object], known: Iterable[str], path: KeyPath, where: Where
 ) -> None:
-    """Raise ConfigError for the first key that is not known, with the nearest ones that are."""
+    """Refuse the first key that is not known; the ConfigError names the nearest ones that are."""
     names = list(known)
     for key in given:
         if key in names:

@@ -19,7 +19,7 @@ US_PER_S = 1e6
 
 
 class Span(NamedTuple):
-    """Something that took time; seconds on the trace's clock."""
+    """Interval in seconds of the trace's clock."""
 
     name: str
     begin_s: float
@@ -27,16 +27,16 @@ class Span(NamedTuple):
 
 
 class Lasting(Protocol):
-    """Anything that took time."""
+    """Object with a begin and an end in time."""
 
     @property
     def begin_s(self) -> float:
-        """Seconds."""
+        """Seconds at which it begins."""
         ...
 
     @property
     def end_s(self) -> float:
-        """Seconds."""
+        """Seconds at which it ends."""
         ...
 
 
@@ -44,7 +44,7 @@ Lasts = TypeVar("Lasts", bound=Lasting)
 
 
 def in_lanes(spans: Iterable[Lasts]) -> Iterator[tuple[int, Lasts]]:
-    """Yield, in the order in which spans begin, (the first lane that is free, span)."""
+    """Yield (first lane that is free, span) in the order in which spans begin."""
     ends_s: list[float] = []
     for span in sorted(spans, key=lambda span: span.begin_s):
         lane = next((lane for lane, end_s in enumerate(ends_s) if end_s <= span.begin_s), len(ends_s))
@@ -53,7 +53,10 @@ def in_lanes(spans: Iterable[Lasts]) -> Iterator[tuple[int, Lasts]]:
 
 
 class Trace:
-    """Trace of one rank; `write` makes the file. Times are seconds on a clock that all merged traces share."""
+    """Trace of one rank, whose `write` makes the file.
+
+    Times are seconds on a clock that all merged traces share.
+    """
 
     def __init__(self, rank: int, name: str) -> None:
         self._rank = rank
@@ -93,7 +96,10 @@ def write_merged(traces: Sequence[Trace], path: Path) -> None:
 
 
 def merge(paths: Sequence[Path | str], path: Path | str) -> None:
-    """Merge several traces that share a clock: time begins at 0, and equal ranks of two files stay apart."""
+    """Merge several traces that share a clock into one.
+
+    Its time begins at 0, and equal ranks of two files stay apart.
+    """
     merged: list[dict[str, Any]] = []
     processes: dict[tuple[int, int], int] = {}
     for index, source in enumerate(paths):
@@ -106,7 +112,7 @@ def merge(paths: Sequence[Path | str], path: Path | str) -> None:
 
 
 def _in_process(event: Mapping[str, Any], process: int) -> dict[str, Any]:
-    """Return the event moved to another process; processes are listed in their new order."""
+    """Move an event to another process; processes are listed in their new order."""
     moved = {**event, "pid": process}
     if event["name"] == "process_sort_index":
         moved["args"] = {"sort_index": process}
@@ -118,7 +124,7 @@ def _metadata(name: str, rank: int, lane: int, values: Mapping[str, object]) -> 
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a trace file that `write` made."""
+    """Read the events of a trace file that `write` made."""
     try:
         events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:

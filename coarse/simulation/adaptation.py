@@ -1,13 +1,13 @@
 # Pure: no MPI, threads, clock or environment.
-"""Measuring again while a job runs, and what follows: tables, routes and split (COARSE III-E and III-F).
+"""Repeated measurement of a running job, and new tables, routes and split (COARSE III-E and III-F).
 
-Every so many iterations all workers meet and look: a few probe batches that load every way at once. Where all took as
-long as the last time, that is all. Else the links to blame are estimated, and the ways that they changed are probed at
-two sizes. Where the estimate holds there, it is taken for all sizes, else all are measured as before the first
-iteration; then the job is decided again on what is known now.
+Every so many iterations all workers pause and check: a few probe batches load every way at once. If all took as long as
+the last time, nothing follows. Else the rates of the slow links are estimated, and the ways that they changed are
+probed at two sizes. If the estimate holds there, it is taken for all sizes, else all are measured as before the first
+iteration. Then the job is decided again on what is known now.
 
-What is measured is said here once, by generators that give probe batches and are sent their seconds; a simulated and an
-emulated job carry them out, each on links of its own.
+The measurements are stated here once, by generators that yield probe batches and are sent their seconds. A simulated
+and an emulated job carry them out, each on its own links.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -26,54 +26,51 @@ from coarse.simulation.slow_links import estimated_links
 from coarse.strategy.rounds import By
 
 PROFILE_EVERY = 10
-"""Iterations between two looks, by default.
-
-A look takes up to 2 % of an iteration as short as those of benchmarks/degradation.py, so a tenth of that here; one
-after which a change was found 3 to 5 % of one, and as much as a whole profile where the estimate of its links does not
-hold.
-"""
+"""Default number of iterations between two checks. A check takes up to 2 % of an iteration as short as those of
+benchmarks/degradation.py, so a tenth of that here. One after which a change was found takes 3 to 5 % of an
+iteration, and as much as a whole profile if the estimate of its links does not hold."""
 CHANGE_TOLERANCE = 0.05
 """Relative difference from the last time above which a transfer has changed."""
 _LOOK_BYTES = 512 * KIB
-"""Enough that the rate counts and not the start-up; so little that looking costs next to nothing."""
+"""Bytes of each transfer of a check: the rate counts there, not the start-up, and it is cheap."""
 _SMALL_BYTES = 32 * KIB
-"""Bytes of the second probe by which an estimate is held: here a start-up counts as much as a rate."""
+"""Bytes of the second probe that verifies an estimate: here a start-up counts as much as a rate."""
 
 Seconds = tuple[float, ...]
 Result = TypeVar("Result")
 Measuring = Generator[ProbeBatch, Seconds, Result]
 Decide = Callable[[Job], Job]
-"""Function that returns the same job with the tables and the split that its policy chooses on these links."""
+"""Function that returns the job with the tables and the split that its policy chooses on these links."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One meeting at which a running job was profiled."""
+    """Record of one profiling of a running job."""
 
     iteration: int
-    """The one that begins afterwards."""
+    """Iteration that begins afterwards."""
     begin_s: float
     """Second of the run."""
     end_s: float
     num_changed: int
-    """Transfers that took another time than the last time."""
+    """Number of transfers that took another time than the last time."""
     facts: tuple[Facts, ...]
-    """Those in use afterwards."""
+    """Facts in use afterwards."""
     by: tuple[str, ...]
-    """Summer of each gradient afterwards: "devices" or "workers"."""
+    """Members that sum each gradient afterwards: "devices" or "workers"."""
     is_new: bool
-    """True if facts or round are others than before."""
+    """True if facts or round differ from those before."""
 
     @property
     def duration_s(self) -> float:
-        """Seconds that it cost."""
+        """Seconds that the profiling took."""
         return self.end_s - self.begin_s
 
     @classmethod
     def between(
         cls, before: Job, after: Job, *, iteration: int, begin_s: float, end_s: float, num_changed: int
     ) -> "Profile":
-        """Return the profile of a meeting between two decisions on a job."""
+        """Return the record of a profiling, from the job as decided before and after it."""
         return cls(
             iteration=iteration,
             begin_s=begin_s,
@@ -86,17 +83,17 @@ class Profile:
 
     @property
     def num_to_devices(self) -> int:
-        """Gradients that the devices sum afterwards."""
+        """Number of gradients that the devices sum afterwards."""
         return self.by.count(By.DEVICES.value)
 
 
 def keep_tables(job: Job) -> Job:
-    """Return the job with its measured tables alone decided."""
+    """Return the job unchanged: decide nothing beyond the measured tables."""
     return job
 
 
 class Adaptation:
-    """State of a job's links while it runs, and the job as it was decided last."""
+    """Knowledge of a job's links while it runs, and the job as it was decided last."""
 
     def __init__(self, job: Job, decide: Decide = keep_tables) -> None:
         self.job = job
@@ -109,14 +106,14 @@ class Adaptation:
         self._looked: tuple[Seconds, ...] = ()
 
     def suppose(self) -> None:
-        """Take what the model of the links says for measured: before the first iteration, without any cost."""
+        """Take the times of the links' model as measured: before the first iteration, without any cost."""
         for client, probing in enumerate(self._probings):
             self._seconds[client] = {probe: probe_s(self._model, client, probe) for probe in probing.probes()}
 
     def measure_all(self) -> Measuring[tuple[Facts, ...]]:
-        """Measure all, by all clients in turn, before the first iteration; return their facts.
+        """Have all clients in turn measure everything, before the first iteration, and return their facts.
 
-        `job` takes them, as its strategy says.
+        `job` takes the facts, as its strategy says.
         """
         for client, probing in enumerate(self._probings):
             for probe in probing.probes():
@@ -128,7 +125,10 @@ class Adaptation:
         return measured
 
     def look(self) -> Measuring[int]:
-        """Look between two iterations, and return how many transfers have changed; then `job` is decided anew."""
+        """Check between two iterations, and return how many transfers have changed.
+
+        `job` is decided anew if any has.
+        """
         looked: list[Seconds] = []
         for probe_batch in self._looks:
             looked.append((yield probe_batch))
@@ -146,7 +146,7 @@ class Adaptation:
         return num_changed
 
     def _measure_changed(self, estimated: Site) -> Measuring[None]:
-        """Measure the ways that are not what they were, as far as the estimated links tell."""
+        """Measure the ways that have changed, as far as the estimated links tell."""
         for client, probing in enumerate(self._probings):
             for device in probing.devices:
                 look = ProbeCopy(device, self._look_bytes)
@@ -154,7 +154,7 @@ class Adaptation:
                     yield from self._measure_way(client, probing, device, estimated)
 
     def _measure_way(self, client: int, probing: Probing, device: int, estimated: Site) -> Measuring[None]:
-        """Measure one way at the sizes by which its estimate is held; at all if that does not hold."""
+        """Measure one way, at the sizes that verify its estimate; at all sizes if the estimate does not hold."""
         expected_s = {probe: probe_s(estimated, client, probe) for probe in probing.probes_of(device)}
         held = [ProbeCopy(device, nbytes) for nbytes in probing.sizes if nbytes in (_SMALL_BYTES, self._look_bytes)]
         measured_s: dict[ProbeCopy, float] = {}
@@ -180,13 +180,16 @@ class Adaptation:
 
     @property
     def _look_bytes(self) -> int:
-        """A size that every profile measures."""
+        """Bytes that every profile measures."""
         sizes = self._probings[0].sizes
         return max([size for size in sizes if size <= _LOOK_BYTES], default=sizes[0])
 
 
 def look_probe_batches(placement: Placement, site: Site, nbytes: int) -> Iterator[ProbeBatch]:
-    """Yield probe batches: every client with one device at once, until each had all; then each ring, each way."""
+    """Yield probe batches: every client with one of its devices at once, then each ring in each direction.
+
+    The clients' probe batches go on until each client has had all of its devices.
+    """
     reachable = reachable_proxies(placement)
     for shift in range(max(map(len, reachable), default=0)):
         sends: list[ProbeTransfer] = []
@@ -207,12 +210,12 @@ def look_probe_batches(placement: Placement, site: Site, nbytes: int) -> Iterato
 
 
 def is_other(now_s: float, before_s: float) -> bool:
-    """Return whether two times differ by more than what repeated measurements do."""
+    """Return whether two times differ by more than repeated measurements do."""
     return abs(now_s - before_s) > CHANGE_TOLERANCE * before_s
 
 
 def drive(measuring: Measuring[Result], measure: Callable[[ProbeBatch], Seconds]) -> Result:
-    """Carry out what is to be measured, one probe batch after the other."""
+    """Carry out measurements, one probe batch after the other, and return their result."""
     seconds: Seconds | None = None
     while True:
         try:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The ranks of a job on a modelled machine: which endpoints play them, and the links of every way that they use."""
+"""Ranks of a job on a modelled machine: the endpoints that play them, and the links of their ways."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,16 +22,16 @@ class ModelledCluster:
     strategy: Strategy
     num_workers: int
     num_devices: int = 0
-    """0: as many as the strategy wants."""
+    """Number of memory devices; 0: as many as the strategy wants."""
     is_exact: bool = False
-    """True if there are so many devices, for any strategy."""
+    """True if there are exactly so many devices, even if the strategy wants others."""
     num_nodes: int = 1
     worker_ring: PathKind = "auto"
-    """Path of the workers' ring within a node; "pcie" leaves NVLink out."""
+    """Paths of the workers' ring within a node; "pcie" leaves NVLink out."""
     copies: PathKind = "pcie"
-    """Path of pushes and pulls; "auto" takes an NVLink if there is one."""
+    """Paths of pushes and pulls; "auto" takes an NVLink where there is one."""
     device_ring: PathKind | None = None
-    """Path of sync cores among themselves; by default the CCI links if the machine has any, else "auto"."""
+    """Paths between sync cores; by default the CCI links if the machine has any, else "auto"."""
     num_sync_groups: int = 2
     stated: EndpointPlacement | None = None
     """Endpoints that play them, if they are not chosen here."""

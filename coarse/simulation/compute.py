@@ -9,10 +9,10 @@ from coarse.simulation.engine import Action, Engine
 
 
 class Compute:
-    """Moments of a worker's forward and backward, later by what rings beside them cost.
+    """Moments of a worker's forward and backward, delayed by the rings beside them.
 
-    A ring among GPUs runs on their multiprocessors (as NCCL's kernels do), and one among CPUs on their cores. While
-    one is under way, compute takes `ring_slow_down` times as long.
+    A ring among GPUs runs on their multiprocessors (as NCCL's kernels do), and one among CPUs on their cores. While one
+    is under way, compute takes `ring_slow_down` times as long.
     """
 
     def __init__(self, engine: Engine, ring_slow_down: float) -> None:
@@ -21,7 +21,7 @@ class Compute:
         self._due: deque[tuple[float, Action]] = deque()
         self._num_rings = 0
         self._undisturbed_s = 0.0
-        """Time that would have passed without a ring beside."""
+        """Time that it would be if no ring had been beside."""
         self._since_s = 0.0
         self._turn = 0
         self.lost_s = 0.0
@@ -38,11 +38,11 @@ class Compute:
         self._await_next()
 
     def on_ring_begun(self) -> None:
-        """Note that a collective of the workers is under way on this processor."""
+        """Note that a collective of the workers has begun on this processor."""
         self._set_rings(self._num_rings + 1)
 
     def on_ring_ended(self) -> None:
-        """Note that it is under way no longer."""
+        """Note that a collective of the workers has ended on this processor."""
         self._set_rings(self._num_rings - 1)
 
     def _set_rings(self, num_rings: int) -> None:

@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""The driver on a virtual clock: clients' and devices' protocols, their instructions carried out on modelled links.
+"""Driver on a virtual clock: instructions of clients' and devices' protocols on modelled links.
 
 A record takes no time of its own: it travels with the bytes that it announces, and all other records cost nothing.
-Bytes are sizes, or small real arrays where the devices are given memories.
+Bytes are sizes, or small real arrays if the devices are given memories.
 """
 
 from collections import deque
@@ -26,11 +26,11 @@ from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sites import Site
 
 OnPulled = Callable[[int, int], None]
-"""(client, key): it holds the whole result."""
+"""Function of (client, key), called when that client holds the whole result."""
 
 
 class SimulatedDevices:
-    """All clients and memory devices of a job."""
+    """Clients and memory devices of a job."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class SimulatedDevices:
         memories: Sequence[np.ndarray] | None = None,
         driver: "Callable[[SimulatedDevices, int], SimulatedDriver] | None" = None,
     ) -> None:
-        """Make devices; `memories` are by device (capacity_bytes,) uint8, whose real bytes are then summed.
+        """Build the protocols of all clients and devices.
 
-        `driver` makes the driver of each device, if not a SimulatedDriver.
+        `memories` are (capacity_bytes,) uint8 by device, whose real bytes are then summed. `driver` makes each device's
+        driver, if it is not a SimulatedDriver.
         """
         self.engine = engine
         self.site = site
@@ -53,11 +54,11 @@ class SimulatedDevices:
         self._on_pulled = on_pulled
         self._memories = memories
         self._unread: dict[tuple[int, int], int] = {}
-        """(client, key) -> shards that it has still to pull."""
+        """Number of shards that a client has still to pull, by (client, key)."""
         self._sizes: dict[tuple[int, int], list[int]] = {}
-        """(key, epoch) -> bytes of each shard."""
+        """Bytes of each shard, by (key, epoch)."""
         self._coming: deque[tuple[int, Record]] = deque()
-        """(endpoint, record): sent and not yet handed over."""
+        """Records that are sent and not yet handed over, as (endpoint, record)."""
         self.drivers = [(driver or SimulatedDriver)(self, device) for device in range(placement.num_devices)]
         self.devices = [
             Device(ProxyProtocol(number, placement, capacity_bytes), driver, driver.rings)
@@ -84,14 +85,14 @@ class SimulatedDevices:
                 arrived()
 
     def deliver(self, records: Sequence[ToDevice]) -> None:
-        """Hand a client's records over, and what follows from them at once."""
+        """Hand a client's records over, and all that follows from them at once."""
         first = len(self.clients)
         for device, record in records:
             self._coming.append((first + device, record))
         self.follow()
 
     def send(self, send: Send) -> None:
-        """Send a device's record, which `follow` hands over."""
+        """Queue a device's record, to be handed over by `follow`."""
         self._coming.append(send)
 
     def follow(self) -> None:
@@ -116,7 +117,7 @@ class SimulatedDevices:
         return sizes
 
     def array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
-        """Return a region's elements, if there are real bytes."""
+        """Return a region's elements; the devices must have real bytes."""
         assert self._memories is not None
         end = region.offset + num_elements * dtype.itemsize
         return self._memories[region.device][region.offset : end].view(dtype.storage)
@@ -138,20 +139,20 @@ class SimulatedDevices:
 
 
 class SimulatedDriver:
-    """Driver of one device (DeviceDriver): sums and chunks take the time of links and of its adder."""
+    """Driver of one device (a DeviceDriver): sums and chunks take the time of links and of its adder."""
 
     def __init__(self, job: SimulatedDevices, device: int) -> None:
         self.rings = RingBuffers(job.array) if job.has_bytes else None
         self._job = job
         self._device = device
         self._kinds: dict[int, tuple[int, int]] = {}
-        """Kinds of chunks by key (`chunk_kind`)."""
+        """Answers of `chunk_kind`, by key."""
         self._engine = job.engine
         self._site = job.site
         self.send = job.send
 
     def send_chunk(self, send: RingSend) -> None:
-        """Send a chunk of a ring (`DeviceDriver.send_chunk`)."""
+        """Send a chunk over the links to another device, which then takes or adds it."""
         itemsize, priority = self.chunk_kind(send)
         nbytes = cost_of(INSTRUCTION_COSTS, send, itemsize).amount
         path = self._site.between_devices[self._device, send.device]
@@ -160,7 +161,7 @@ class SimulatedDriver:
         self._engine.move(("ring", self._device), path, nbytes, arrived, priority=priority)
 
     def reduce(self, work: ReduceWork) -> None:
-        """Begin a sum; remote sources are fetched, and the sum is written back to where it came from."""
+        """Carry out a reduce: fetch the sources that lie elsewhere, add, and write the sum back to its places."""
         if isinstance(work, Reduce):
             run = ReduceRun(self._device, work)
             self._follow_run(work, run, run.begin())
@@ -168,14 +169,14 @@ class SimulatedDriver:
         self._add(cost_of(INSTRUCTION_COSTS, work, 0).amount, partial(self._done, work))
 
     def reserve(self, reserve: Reserve) -> str:
-        """Make a region real: modelled memory always is."""
+        """Reserve nothing: modelled memory is real."""
         return ""
 
     def finish(self) -> None:
-        """Finish (`DeviceDriver.finish`)."""
+        """Do nothing: the simulation ends when nothing is due."""
 
     def chunk_kind(self, send: RingSend) -> tuple[int, int]:
-        """Return the bytes of a chunk's element, in the accumulator type, and the key's priority."""
+        """Return a chunk's bytes of an element, in the accumulator type, and the key's priority."""
         key = send.ring.key
         kind = self._kinds.get(key)
         if kind is None:
@@ -184,7 +185,7 @@ class SimulatedDriver:
         return kind
 
     def at_arrival(self, target: int, header: RingChunk, nbytes: int, frame: np.ndarray | None) -> Action:
-        """Return the action on a chunk once it has come: it is added, or only stored."""
+        """Return the action for a chunk that has come: it is added, or only stored."""
         device = self._job.devices[target]
         taken = partial(self._on_chunk, target, header, frame)
         if not device.protocol.adds(header):

@@ -14,20 +14,20 @@ Action = Callable[[], None]
 
 
 class Engine:
-    """One event loop; deterministic, since equal times keep the order in which they were asked for.
+    """Event loop of one job; deterministic, since equal times keep the order in which they were asked for.
 
-    `ports` are given where they do more than move bytes, such as keep a record.
+    `ports` are given if they do more than move bytes, such as keep a record.
     """
 
     def __init__(self, links: Sequence[Link], ports: Ports | None = None) -> None:
         self._ports = Ports(links) if ports is None else ports
         self._has_links = bool(links) or ports is not None
-        """True if links may change their rates, so that events come where nothing moves."""
+        """True if links may change their rates, so that something happens on them where nothing moves."""
         self._due: list[tuple[float, int, Action]] = []
         self._moving: dict[int, Action] = {}
         self._num_asked = 0
         self._free_s: dict[Hashable, float] = {}
-        """Time at which each processor has done its work."""
+        """Second at which each processor has done all that it was given."""
         self.now_s = 0.0
         self.num_events = 0
         self._before_s = self._last_s = math.inf
@@ -53,7 +53,7 @@ class Engine:
         heapq.heappush(self._due, (done_s, self._num_asked, action))
 
     def free_s(self, processor: Hashable) -> float:
-        """Return the time at which a processor has done, or will have done, all its work so far."""
+        """Return the second at which a processor has done, or will have done, all that it was given so far."""
         return self._free_s.get(processor, 0.0)
 
     def move(
@@ -81,9 +81,9 @@ class Engine:
         priority: int = 0,
         wait_s: float | None = None,
     ) -> None:
-        """Move so many transfers of `nbytes`, each begun when the one before has arrived; then act once.
+        """Send so many transfers of `nbytes`, each after the one before has arrived; then do something once.
 
-        What passes between two of them, their start-up or `wait_s`, passes first for all of them, while others use the
+        The time between two of them, their start-up or `wait_s`, passes first for all of them, while others use the
         port.
         """
         if wait_s is None:
@@ -100,7 +100,7 @@ class Engine:
         self._ports.submit(self._num_asked, port, path, total, self.now_s, priority=priority, piece_bytes=nbytes)
 
     def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
-        """Give a link another rate from a time on (Fabric.set_rate)."""
+        """Give a link another rate from a time on; see Fabric.set_rate."""
         self._ports.fabric.set_rate(link, bytes_per_s, at_s)
 
     def set_rates(self, changes: Iterable[RateChange]) -> None:
@@ -109,7 +109,7 @@ class Engine:
             self.set_rate(change.link, change.bytes_per_s, change.at_s)
 
     def run(self) -> None:
-        """Run until nothing is due and nothing moves, or the next event comes later (`end_before`)."""
+        """Run until nothing is due and nothing moves, or until all that is left comes later; see `end_before`."""
         ports, due, moving = self._ports, self._due, self._moving
         while True:
             is_due = due and due[0][0] < self._before_s
@@ -127,7 +127,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing is due and nothing moves."""
+        """True if nothing is due and nothing moves."""
         return not self._due and not self._moving
 
     def bytes_moved(self, link: int) -> int | float:

@@ -25,10 +25,10 @@ _REMEMBERED_ITERATIONS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Jitter:
-    """Chance by which compute takes longer, and its seed."""
+    """Random increase of compute times: its mean share, and its seed."""
 
     share: float
-    """Share by which compute takes longer, in the mean."""
+    """Mean share of itself by which compute takes longer."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,14 +42,14 @@ class Jitter:
             raise ConfigError(f"seed must lie in 0..2^63-1, got {self.seed}; choose another", key="seed")
 
     def factors(self, num_workers: int, iteration: int) -> tuple[float, ...]:
-        """Return the number of times that each worker computes longer in an iteration ([Note: draws by name])."""
+        """Return the factor on each worker's compute time in an iteration; see [Note: draws by name]."""
         return _factors(self.share, self.seed, num_workers, iteration)
 
 
 def compute_factors(
     slow_downs: tuple[float, ...], jitter: Jitter | None, num_workers: int, iteration: int
 ) -> tuple[float, ...]:
-    """Return how many times longer each worker computes in an iteration; () where all are equal."""
+    """Return the factor on each worker's compute time in an iteration; () if all are equal."""
     if jitter is None:
         return slow_downs
     drawn = jitter.factors(num_workers, iteration)
@@ -67,7 +67,10 @@ def _factors(share: float, seed: int, num_workers: int, iteration: int) -> tuple
 def _scattered(
     numbers: np.ndarray,  # (n,) uint64
 ) -> np.ndarray:  # (n,) uint64
-    """Return SplitMix64's output for these states (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Return SplitMix64's output for these states (Steele, Lea and Flood, OOPSLA 2014).
+
+    Every bit depends on every bit.
+    """
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

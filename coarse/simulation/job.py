@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Job that is simulated: gradients and their times in backward, their summers, and differences of ranks."""
+"""Simulated job: gradients and when backward has them, which members sum which, and how ranks differ."""
 
 import math
 from collections.abc import Sequence
@@ -26,21 +26,21 @@ DTYPE = DType.FLOAT32
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
-    """One tensor, or several fused ones, that are synchronised as a whole."""
+    """Tensor, or several fused ones, synchronised as a whole."""
 
     name: str
     num_elements: int
-    """Elements that travel."""
+    """Number of elements that travel."""
     ready_s: float
     """Seconds from the start of backward until its last part is there."""
     dtype: DType = DTYPE
-    """Type of what travels."""
+    """Type of the elements that travel."""
     op: Op = Op.AVERAGE
-    """Operation by which what travels is combined."""
+    """Operation that combines the elements that travel."""
     is_encoded: bool = False
     """True if something else than its values travels."""
     encode_s: float = 0.0
-    """Seconds in which a worker makes of it what travels, amid backward."""
+    """Seconds in which a worker encodes it, amid backward."""
     decode_s: float = 0.0
     """Seconds in which a worker reads its sum."""
 
@@ -50,7 +50,7 @@ class Gradient:
         return self.num_elements * self.dtype.itemsize
 
     def descriptor(self, priority: int, hint: int = 0, turn: int = 0) -> Descriptor:
-        """Return the descriptor as clients register it."""
+        """Return its descriptor, as clients register it."""
         name, shape = name_in_turn(self.name, turn), (self.num_elements,)
         return Descriptor(name, int(self.dtype), int(self.op), shape, priority, hint=hint)
 
@@ -77,42 +77,42 @@ class StepMoments(NamedTuple):
 
     forward_s: float
     ready_s: tuple[float, ...]
-    """Seconds from the end of forward until what travels of each gradient is there."""
+    """Seconds from the end of forward until the bytes to send of each gradient are there."""
     backward_s: float
-    """Encoding included."""
+    """Seconds of backward, encoding included."""
     decode_s: float
     """Seconds that pass between the last sum and the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training job on a site: memory devices sum some gradients, and the workers the others (COARSE III-F)."""
+    """Training job on a site: memory devices sum some gradients, the workers the others (COARSE III-F)."""
 
     site: Site
     placement: Placement
     facts: tuple[Facts, ...]
-    """Facts by worker from which plans of tensors follow; () if no device sums anything."""
+    """Facts of each worker, from which plans of tensors follow; () if no device sums anything."""
     gradients: tuple[Gradient, ...]
     """Gradients in the order in which backward produces them: the model's last layer first."""
     forward_s: float
     backward_s: float
     round: Round
-    """Round: summers of gradients, and when they set out; its facts are the job's."""
+    """Decision which members sum which gradients, and when these set out; its facts are the job's."""
     ring_slow_down: float = 1.0
-    """Number of times that a worker computes longer while a ring of the workers is under way."""
+    """Factor on a worker's compute time while a ring of the workers is under way."""
     slow_downs: tuple[float, ...] = ()
-    """Number of times that each worker's compute takes longer; () for equal ones."""
+    """Factor on each worker's compute time; () for equal ones."""
     jitter: Jitter | None = None
-    """Chance by which each iteration's compute takes longer."""
+    """Random increase of each iteration's compute time."""
     num_iterations: int = 3
     one_stands_for_all: bool = False
-    """Simulate the first worker and its proxy, as slow as the slowest, for all: see representative.py."""
+    """True if the first worker and its proxy are simulated, as slow as the slowest, for all: see representative.py."""
     profile_every: int = 0
-    """Iterations after which all workers profile again, and the job is decided anew; 0: never."""
+    """Number of iterations after which all workers profile again, and the job is decided anew; 0: never."""
     lag: int = 0
-    """Rounds by which the sums that a step applies are late."""
+    """Number of rounds by which the sums that a step applies are late."""
     rate_changes: tuple[RateChange, ...] = ()
-    """Changes of links while the job runs; its first iteration begins at second 0."""
+    """Changes of links' rates while the job runs; its first iteration begins at second 0."""
 
     def __post_init__(self) -> None:
         _require(len(self.round.by) == len(self.gradients), "round", f"{len(self.round.by)} gradients")
@@ -143,11 +143,11 @@ class Job:
 
     @property
     def num_turns(self) -> int:
-        """Rounds that may be under way, each with names of its own for all gradients."""
+        """Number of rounds that may be under way, each with names of its own for all gradients."""
         return self.lag + 1
 
     def descriptors(self) -> list[Descriptor]:
-        """Return what clients register, turn by turn, with the hints of the job's strategy."""
+        """Return the descriptors that clients register, turn by turn, with the hints of the job's strategy."""
         nbytes = [gradient.nbytes for gradient in self.gradients]
         hints = require_hints(self.strategy, self.strategy.hints(nbytes, self.placement.cluster, self.facts), nbytes)
         pairs = list(zip(self.gradients, hints, strict=True))
@@ -159,21 +159,21 @@ class Job:
 
     @property
     def encodes_for_nothing(self) -> bool:
-        """Return whether wires make something else of gradients, in no time."""
+        """True if wires encode gradients in no time."""
         wired = [gradient for gradient in self.gradients if gradient.is_encoded]
         return bool(wired) and not any(gradient.encode_s or gradient.decode_s for gradient in wired)
 
     def places_by(self, by: By) -> tuple[int, ...]:
-        """Return the places among `descriptors` of what devices, or workers, sum."""
+        """Return the places among `descriptors` of all that devices, or workers, sum."""
         count = len(self.gradients)
         return tuple(turn * count + at for turn in range(self.num_turns) for at in self.gradients_by(by))
 
     def place(self, position: int, iteration: int) -> int:
-        """Place among `descriptors` of a gradient in an iteration."""
+        """Return the place among `descriptors` of a gradient in an iteration."""
         return iteration % self.num_turns * len(self.gradients) + position
 
     def moments(self, worker: int, iteration: int) -> StepMoments:
-        """Return the times of a worker's step in an iteration; the making of gradients delays all that follows."""
+        """Return the moments of a worker's step in an iteration; encoding delays all that follows."""
         slow_down, encode_s, decode_s, ready_s = self.slow_down(worker, iteration), 0.0, 0.0, []
         for gradient, by in zip(self.gradients, self.round_at(iteration).by, strict=True):
             if by is not By.NOBODY:
@@ -189,16 +189,19 @@ class Job:
 
     @property
     def num_to_devices(self) -> int:
-        """Gradients that the devices sum."""
+        """Number of gradients that the devices sum."""
         return self.round.num_to_devices
 
     def with_split(self, num_to_devices: int) -> "Job":
-        """Return the same job in which devices sum the first gradients and workers the others, held back as before."""
+        """Return the job with so many first gradients summed by the devices and the others by the workers.
+
+        They are held back as before.
+        """
         by = first_to_devices(num_to_devices, len(self.gradients)).by
         return replace(self, round=replace(self.round, by=by))
 
     def round_at(self, iteration: int) -> Round:
-        """Return the summers of gradients in one iteration."""
+        """Return the round of one iteration: which members sum which gradients."""
         return require_round_of(self.strategy, iteration, self.round)
 
     def gradients_by(self, by: By) -> tuple[int, ...]:
@@ -211,21 +214,24 @@ class Job:
         return range(1 if self.one_stands_for_all else self.num_workers)
 
     def slow_down(self, worker: int, iteration: int = 0) -> float:
-        """Return the number of times that a worker's compute takes longer; the slowest's if one stands for all."""
+        """Return the factor on a worker's compute time in an iteration.
+
+        It is the slowest's if one stands for all.
+        """
         if self.one_stands_for_all:
             return max(self._factors(iteration), default=1.0)
         factors = self._factors(iteration)
         return factors[worker] if factors else 1.0
 
     def others_idle_s(self, iteration: int) -> float:
-        """Return the mean wait of workers for the slowest's backward, if that one stands for all."""
+        """Return the mean wait of all workers for the slowest's backward; 0 unless one stands for all."""
         factors = self._factors(iteration)
         if not factors or not self.one_stands_for_all:
             return 0.0
         return (max(factors) - fmean(factors)) * (self.forward_s + self.backward_s)
 
     def _factors(self, iteration: int) -> tuple[float, ...]:
-        """Return the factors of every worker; () if all are equal."""
+        """Return the factor of every worker; () if all are equal."""
         return compute_factors(self.slow_downs, self.jitter, self.num_workers, iteration)
 
 
@@ -239,7 +245,10 @@ def _require(holds: bool, name: str, came: object) -> None:
 
 
 def gradients_of(model: Model, profile: ComputeProfile, *, bucket_bytes: int) -> tuple[Gradient, ...]:
-    """Return gradients; small neighbours are fused as by DistributedOptimizer, ready with their last tensor."""
+    """Return a model's gradients, with small neighbours fused as DistributedOptimizer does.
+
+    A gradient is ready when the last of its tensors is.
+    """
     itemsize = DType.FLOAT32.itemsize
     entries: list[tuple[str, int]] = []
     ready_s: dict[str, float] = {}

@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""View of a live job by which a strategy decides: measurements of its first steps (COARSE III-F).
+"""Strategies' view of a live job, from measurements of its first steps (COARSE III-F).
 
 The job is simulated on a site of two links: one gives every bucket back the time that memory devices took for so many
-bytes, the other what an all-reduce of the workers took. Both were measured with all workers taking part, so two
+bytes, the other the time of an all-reduce of the workers. Both were measured with all workers taking part, so two
 simulated workers stand for any number.
 """
 
@@ -25,7 +25,7 @@ from coarse.strategy.rounds import Round, first_to_devices
 from coarse.strategy.routing import RoutingTable
 
 LEAST_GAIN = 0.02
-"""Share of an iteration below which a simulated gain is within what measurements tell: the devices take all then."""
+"""Share of an iteration below which a simulated gain is within measurement noise. The devices take all then."""
 _WORKERS = range(2)
 _WHOLE = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, partition_bytes=2**63 - 1)
 _PLACEMENT = Placement(
@@ -40,12 +40,12 @@ _PLACEMENT = Placement(
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredWays:
-    """(bytes, seconds) until all workers hold a sum, by rising bytes; the mean over workers."""
+    """Seconds until all workers hold a sum, as (bytes, seconds) by rising bytes; the mean over workers."""
 
     devices: SizeTable
-    """Summed by the memory devices."""
+    """Times of sums by the memory devices."""
     workers: SizeTable
-    """Summed by the workers' all-reduce."""
+    """Times of sums by the workers' all-reduce."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class MeasuredStep:
     """Seconds of a step all of whose buckets went to the memory devices; the mean over workers."""
 
     forward_s: float
-    """T_FP: from the end of the step before to the first gradient."""
+    """Seconds from the end of the step before to the first gradient: T_FP."""
     backward_s: float
-    """T_BP: from the first gradient to the last."""
+    """Seconds from the first gradient to the last: T_BP."""
     step_s: float
     """Seconds from one synchronisation's end to the next one's."""
     ready_s: tuple[float, ...]
@@ -63,7 +63,10 @@ class MeasuredStep:
 
 
 class MeasuredView(SiteView):
-    """View of buckets of `nbytes` each, in the order of backward. Equal numbers decide equally on every worker."""
+    """View of buckets of `nbytes` each, in the order of backward; see View.
+
+    Equal numbers lead to equal decisions on every worker.
+    """
 
     def __init__(
         self, nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_workers: int, lag: int = 0
@@ -80,16 +83,16 @@ class MeasuredView(SiteView):
 
     @property
     def least_shared_s(self) -> float:
-        """The workers' sum of the last bucket follows backward."""
+        """Seconds of forward, backward and the workers' sum of the last bucket, which follows backward."""
         step, half = self.step, measured_link("half", _halved(self._ways.workers))
         return step.forward_s + step.backward_s + 2 * half.alone_s(self.nbytes[-1] // 8 * 4)
 
     @cached_property
     def rates(self) -> SyncRates:
-        """Each side's bandwidth is what its largest measured sum comes to.
+        """Bandwidth of each side, that of its largest measured sum.
 
         The paper has as many devices as workers, each of which sends 2(p-1)/p of the bytes. So the rates here are those
-        at which such rings would take as long as was measured, whatever the devices' number and way to add.
+        at which such rings would take as long as was measured, for any number of devices and any way to add.
         """
         num_workers = self._all_workers
         sent = 2 * (num_workers - 1) / num_workers
@@ -129,10 +132,10 @@ def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, 
 
 
 def measured_site(ways: MeasuredWays) -> Site:
-    """Return two workers and a device whose links give back the measured seconds.
+    """Return a site of two workers and a device whose links give back the measured seconds.
 
-    Pushing takes the seconds of the whole way, and each of the two sends of a ring of two carries half of the bytes in
-    half of the time.
+    A push takes the time of the whole way, and each of the two sends of a ring of two carries half of the bytes in half
+    of the time.
     """
     push = [measured_link(f"worker {worker} to the devices", ways.devices) for worker in _WORKERS]
     ring = [measured_link(f"worker {worker} to the next", _halved(ways.workers)) for worker in _WORKERS]
@@ -149,8 +152,8 @@ def measured_site(ways: MeasuredWays) -> Site:
 def measured_link(name: str, table: SizeTable) -> Link:
     """Return a link on which a transfer alone takes the measured seconds.
 
-    Where more bytes took no longer, the fewer are left out. The latency is where the line through the two smallest
-    sizes meets 0 bytes.
+    If more bytes took no longer, the fewer are left out. The latency is where the line through the two smallest sizes
+    meets 0 bytes.
     """
     rows = rising(table)
     latency_s = 0.0

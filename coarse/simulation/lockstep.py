@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A minibatch of FSDP on workers whose microbatches differ: each unit's gather and reduction waits for the slowest."""
+"""Minibatch of FSDP on workers with unequal microbatches: all wait for the slowest, unit by unit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,20 @@ class LockstepTimes:
     gather_s: float = 0.0
     reduce_s: float = 0.0
     is_reduce_awaited: bool = False
-    """True if a worker's backward waits for each reduction (on CPUs), False if only the minibatch's end does (on
-    GPUs)."""
+    """True if backward waits for each reduction (on CPUs). Else only the minibatch's end does (on GPUs)."""
 
 
 def lockstep_s(costs: Sequence[Sequence[float]], num_units: int, forward_share: float, times: LockstepTimes) -> float:
     """Return the seconds of a minibatch (ODC's T(P), with communication).
 
-    A unit is gathered while the one before it is computed, in forward and again in backward; links carry one thing
+    A unit is gathered while the one before it is computed, in forward and again in backward. Links carry one thing
     after the other.
 
     Args:
-        costs: by worker and microbatch, seconds of compute, of which all units have equal parts.
+        costs: by worker and microbatch, seconds of compute, which all units share equally.
         num_units: sharded units, of the same size.
-        forward_share: of a microbatch's seconds.
-        times: seconds of a unit's gathers and reductions.
+        forward_share: forward's share of a microbatch's seconds.
+        times: seconds that links take for one unit.
 
     Raises:
         ConfigError: workers with different numbers of microbatches, which wait for one another for ever.

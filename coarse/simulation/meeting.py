@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""All workers of a simulated job meet between two iterations, and profile in virtual time."""
+"""Profiling of a simulated job in virtual time, for which all workers pause between two iterations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ from coarse.simulation.probe_batches import ProbeBatch
 
 
 class Meeting:
-    """Begins when the last worker has come; ends when what it measures has been measured."""
+    """Pause of all workers: from the arrival of the last one to the end of the measurements."""
 
     def __init__(
         self, engine: Engine, adaptation: Adaptation, num_workers: int, on_end: Callable[[Profile], None]
@@ -23,7 +23,7 @@ class Meeting:
         self._iteration = 0
 
     def arrive(self, iteration: int) -> None:
-        """Note that a worker has ended all that comes before this iteration."""
+        """Note that a worker has ended all that comes before this iteration; the last one begins the checks."""
         self._num_here += 1
         self._iteration = iteration
         if self._num_here == self._num_workers:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Transfers that are measured together: what a profile, or a look between two iterations, consists of."""
+"""Transfers that are measured together: the parts of a profile, or of a check between two iterations."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,12 +13,12 @@ Port = tuple[str, int]
 
 
 class ProbeTransfer(NamedTuple):
-    """One transfer: along which of a site's ways, from whom to whom."""
+    """Transfer on one of a site's ways, from a source to a target."""
 
     way: str
-    """ "push", "pull", "devices" or "workers"."""
+    """Way of the transfer: "push", "pull", "devices" or "workers"."""
     source: int
-    """A client's or a device's index, as the way has it."""
+    """Index of a client or a device, according to the way."""
     target: int
 
     def path(self, site: Site) -> Path:
@@ -34,7 +34,7 @@ class ProbeTransfer(NamedTuple):
 
     @property
     def port(self) -> Port:
-        """Sender; a probe batch has at most one transfer of each port."""
+        """Port that sends: a probe batch has at most one transfer of each port."""
         match self.way:
             case "pull":
                 return "pull", self.target
@@ -49,11 +49,14 @@ class ProbeBatch(NamedTuple):
     sends: tuple[ProbeTransfer, ...]
     nbytes: int
     owner: int
-    """The worker that measures it."""
+    """Index of the worker that measures it."""
 
 
 def batch_of_probe(client: int, probe: ProbeCopy) -> ProbeBatch:
-    """Return a client's probe of a device: push and pull at once, as in training; for the latency the push alone."""
+    """Return a client's probe of a device: push and pull at once, as in training.
+
+    The latency takes the push alone.
+    """
     push, pull = ProbeTransfer("push", client, probe.device), ProbeTransfer("pull", probe.device, client)
     return ProbeBatch((push, pull) if probe.nbytes else (push,), probe.nbytes, client)
 

@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""Profiler's findings on a site, and the facts that follow (COARSE III-E).
+"""COARSE's profiler on a modelled site, and the facts that follow (COARSE III-E).
 
-The probes are those of live profiling, made on the model of the links: copies of rising sizes to
-each proxy, with as much coming back at the same time, since push and pull run together in training.
+The probes are those of live profiling, made on the model of the links: copies of rising sizes to each proxy, with as
+much coming back at the same time, since push and pull run together in training.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from coarse.strategy.strategy import Strategy
 
 
 def probe_s(site: Site, client: int, probe: ProbeCopy) -> float:
-    """Return a client's measurement: the latency, or seconds until push and pull have both ended."""
+    """Return the time that a client measures: the latency, or seconds until push and pull have both ended."""
     return max(probe_batch_s(site, batch_of_probe(client, probe)))
 
 
@@ -32,7 +32,7 @@ def profile_proxy(site: Site, client: int, device: int, *, is_local: bool, sizes
 
 
 def probings(cluster: Cluster, sizes: Sequence[int]) -> tuple[Probing, ...]:
-    """Return the probes of each client: its ways to the devices of its node."""
+    """Return the probing of each client: its ways to the devices of its node."""
     return tuple(
         Probing(devices=cluster.devices_on(node), local=local, sizes=tuple(sizes))
         for node, local in zip(cluster.worker_nodes, cluster.local_devices, strict=True)
@@ -49,7 +49,7 @@ def measured_facts(site: Site, cluster: Cluster, strategy: Strategy) -> tuple[Fa
 
 
 def ring_bytes_per_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> float:
-    """Return the bytes per second of each of several sends at once, until the last has ended: BW of COARSE III-F."""
+    """Return the bytes per second of each of several sends at once until the last ends: BW of COARSE III-F."""
     return nbytes / together_s(links, paths, nbytes)
 
 

@@ -12,11 +12,11 @@ from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
 
 OnSynced = Callable[[int, int], None]
-"""(worker, place of the gradient among the job's descriptors): it holds the combined values."""
+"""Function of (worker, the gradient's place among the descriptors), called when the worker has the sum."""
 
 
 class Proxied(SimulatedDevices):
-    """The memory devices of a job and the clients that push to them; `register` comes before the first push."""
+    """Memory devices of a job and the clients that push to them; `register` comes before the first push."""
 
     def __init__(
         self,
@@ -26,7 +26,10 @@ class Proxied(SimulatedDevices):
         on_synced: OnSynced,
         driver: Callable[[SimulatedDevices, int], SimulatedDriver] = SimulatedDriver,
     ) -> None:
-        """`positions`: places among the job's descriptors of those that devices sum."""
+        """Build the devices and clients; `positions` are the places of the gradients that devices sum.
+
+        They count among the job's descriptors.
+        """
         super().__init__(engine, job.site, job.placement, self._on_gradient, driver=driver)
         self.job = job
         self._on_synced = on_synced
@@ -44,7 +47,7 @@ class Proxied(SimulatedDevices):
                 self.deliver(protocol.register(descriptor))
 
     def push_gradient(self, worker: int, position: int) -> None:
-        """Push a worker's gradient, by its place among the job's descriptors."""
+        """Push a gradient that a worker has, by its place among the job's descriptors."""
         self.push(worker, self.keys[position])
 
     def _on_gradient(self, client: int, key: int) -> None:

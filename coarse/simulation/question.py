@@ -1,5 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""A question about a training job: what commands, sweeps, files of emulated runs and scenarios take, declared once."""
+"""Question about a training job: fields of commands, sweeps, files and scenarios, declared once.
+
+The files are those of emulated runs.
+"""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -26,7 +29,7 @@ ProfileEvery = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """Ranks of a job, and how they sum; a scenario has them, and so has a question."""
+    """Ranks of a job, and the way in which they sum; a scenario has them, and so has a question."""
 
     num_workers: Annotated[int, Says("Ranks that compute.", low=1, high=_MAX_WORKERS, key="workers")] = 4
     num_devices: Annotated[int, Says(
@@ -83,7 +86,7 @@ class SlowDownOptions:
 
     @cached_property
     def slow_downs(self) -> dict[int, float]:
-        """Number of times that each worker's compute takes longer."""
+        """Factor on the compute time of each worker that is named."""
         found: dict[int, float] = {}
         for worker, factor in map(slow_down, self.stragglers):
             if worker in found:
@@ -92,7 +95,11 @@ class SlowDownOptions:
         return found
 
     def slow_downs_of(self, num_workers: int) -> tuple[float, ...]:
-        """Return each worker's factor; () where all are equal. ConfigError where one that is named does not exist."""
+        """Return each worker's factor; () if all are equal.
+
+        Raises:
+            ConfigError: a named worker does not exist.
+        """
         for worker, factor in self.slow_downs.items():
             if worker not in range(num_workers):
                 raise ConfigError(
@@ -105,13 +112,20 @@ class SlowDownOptions:
         return tuple(self.slow_downs.get(worker, 1.0) for worker in range(num_workers))
 
     def chance(self) -> Jitter | None:
-        """Return the jitter, None if there is none; ConfigError if there cannot be such."""
+        """Return the jitter, None if there is none.
+
+        Raises:
+            ConfigError: its share or seed is out of range.
+        """
         return None if self.jitter == 0 else Jitter(share=self.jitter, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobQuestion(LinkOptions, JobOptions):
-    """A job by names, as it can be simulated and emulated; checked when it is made, and refused as commands say it."""
+    """Job by names, as it can be simulated and emulated; checked when it is made.
+
+    It is refused in the words of commands.
+    """
 
     machine: Annotated[str, Says("A preset, or the path of a machine file (.toml).")] = "aws-p3"
     model: Annotated[str, Says("A model by its name, or one of your own.")] = "resnet50"
@@ -129,7 +143,7 @@ class JobQuestion(LinkOptions, JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Question(SlowDownOptions, JobQuestion):
-    """A question to the simulator: a job, its compute times, and what disturbs it."""
+    """Question to the simulator: a job, its compute times, and its disturbances."""
 
     modes: Annotated[str | None, Says(
         "Modes with commas between; by default all that coarse has.",

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Recording of a simulated job's links and adders over time, for timelines: only where that is asked for."""
+"""Record of a simulated job's links and adders over time, for timelines, kept on request only."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,8 +9,8 @@ from coarse.hardware.ports import Ports
 from coarse.simulation.engine import Action, Engine
 
 Port = tuple[str, int]
-"""Action of a sender, and its number: ("push", worker), ("pull", worker), ("workers", worker), ("ring", device),
-("fetch", device)."""
+"""Task of a sender and its number. They are ("push", worker), ("pull", worker), ("workers", worker), ("ring",
+device), ("fetch", device)."""
 
 
 class Transfer(NamedTuple):
@@ -18,7 +18,7 @@ class Transfer(NamedTuple):
 
     port: Port
     position: int
-    """Number of the gradient in the order of backward, where the port knows it (not the workers' ring)."""
+    """Gradient, counted in the order of backward, where the port knows it (not the workers' ring)."""
     path: tuple[int, ...]
     """Link ids, one of them twice where it is crossed twice."""
     nbytes: int
@@ -27,7 +27,7 @@ class Transfer(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A processor kept busy."""
+    """Time in which a processor is kept busy."""
 
     processor: Port
     begin_s: float
@@ -35,21 +35,24 @@ class Work(NamedTuple):
 
 
 class Recording:
-    """Recording of one job: requests of ports and adders, and ends of transfers.
+    """Record of one job: requests to ports and adders, and the ends of transfers.
 
-    Kept as flat lists, field after field: objects that stay would make the collector of garbage work.
+    It is kept as flat lists, field after field: objects that stay would make the garbage collector work.
     """
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        """Transfer, port, position, path, bytes, and when it was handed to its port."""
+        """Transfer, port, position, path, bytes, and the time when it was handed to its port."""
         self.ended: list[Any] = []
-        """Time and number of each transfer that ended; in the order of time."""
+        """Time of its end, and the transfer; in the order of time."""
         self.worked: list[Any] = []
-        """Processor, seconds, and when they were over; in the order in which they were asked for."""
+        """Processor, seconds, and the time of their end; in the order in which they were asked for."""
 
     def transfers(self) -> Iterator[Transfer]:
-        """Yield transfers in the order of their ends, each from when its port was free for it, start-up included."""
+        """Yield transfers in the order of their ends, each from when its port was free for it.
+
+        Its start-up is part of it.
+        """
         asked = {number: rest for number, *rest in _groups(self.asked, 6)}
         free_s: dict[Port, float] = {}
         for end_s, number in _groups(self.ended, 2):
@@ -59,7 +62,7 @@ class Recording:
             yield Transfer(port, position, tuple(path), nbytes, begin_s, end_s)
 
     def works(self) -> Iterator[Work]:
-        """Yield works in the order in which they were asked for."""
+        """Return works in the order in which they were asked for."""
         return (Work(processor, end_s - seconds, end_s) for processor, seconds, end_s in _groups(self.worked, 3))
 
 
@@ -68,7 +71,7 @@ def _groups(flat: list[Any], size: int) -> Iterator[tuple[Any, ...]]:
 
 
 class _RecordingPorts(Ports):
-    """Ports that keep what they were given and when it ended."""
+    """Ports that keep their requests, and the end of each."""
 
     def __init__(self, links: Sequence[Link], recording: Recording) -> None:
         super().__init__(links)
@@ -101,7 +104,7 @@ class _RecordingPorts(Ports):
 
 
 class RecordingEngine(Engine):
-    """An engine that keeps what it moves and what it works on."""
+    """Engine that keeps all that it moves and works on."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.recording = Recording()

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Report of a simulated job: per iteration and worker, and per link."""
+"""Times of a simulated job, per iteration and worker, and the bytes of each link."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from coarse.simulation.recording import Recording
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerIteration:
-    """One iteration of one worker; seconds of virtual time."""
+    """Iteration of one worker, in seconds of virtual time."""
 
     worker: int
     iteration: int
@@ -20,25 +20,25 @@ class WorkerIteration:
     forward_end_s: float
     backward_end_s: float
     end_s: float
-    """All its gradients are synchronised."""
+    """Time at which all its gradients are synchronised."""
     idle_s: float = 0.0
-    """Seconds that it waited for slower workers' backward after its own."""
+    """Seconds of waiting for slower workers' backward after its own."""
     others_idle_s: float = 0.0
-    """Mean wait of all workers for it, if it stands for all and is as slow as the slowest."""
+    """Mean seconds that all workers waited for it, if it stands for all, as slow as the slowest."""
 
     @property
     def duration_s(self) -> float:
-        """The whole iteration."""
+        """Seconds of the whole iteration."""
         return self.end_s - self.begin_s
 
     @property
     def compute_s(self) -> float:
-        """Forward and backward."""
+        """Seconds of forward and backward."""
         return self.backward_end_s - self.begin_s
 
     @property
     def exposed_s(self) -> float:
-        """Communication that nothing hid: from the last worker's backward to the end."""
+        """Seconds of communication that nothing hid: from the last worker's backward to the end."""
         return self.end_s - self.backward_end_s - self.idle_s
 
 
@@ -51,13 +51,13 @@ def mean_durations(rows: Sequence[WorkerIteration]) -> tuple[float, ...]:
 
 
 def profile_share(rows: Sequence[WorkerIteration], profiles: Sequence[Profile]) -> float:
-    """Share of the run's time that its workers spent in meetings at which they profiled."""
+    """Return the share of the run's time that its workers spent in profiling."""
     profile_s = sum(profile.duration_s for profile in profiles)
     return profile_s / max(profile_s + sum(mean_durations(rows)), 1e-30)
 
 
 def with_idle_times(rows: Iterable[WorkerIteration]) -> list[WorkerIteration]:
-    """Return the rows with each worker's wait for the slowest backward of its iteration, in order."""
+    """Return rows, in order, with each worker's wait for the slowest backward of its iteration."""
     rows = list(rows)
     last_s: dict[int, float] = {}
     for row in rows:
@@ -69,30 +69,30 @@ def with_idle_times(rows: Iterable[WorkerIteration]) -> list[WorkerIteration]:
 
 
 class Sync(NamedTuple):
-    """A gradient of a worker on its way, from when backward had it until the combined values came."""
+    """Synchronisation of a worker's gradient, from the end of its backward until the combined values came."""
 
     worker: int
     position: int
-    """Among the job's gradients."""
+    """Place among the job's gradients."""
     begin_s: float
     end_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The outcome of a simulated job; kind "simulated"."""
+    """Outcome of a simulated job; kind "simulated"."""
 
     iterations: tuple[WorkerIteration, ...]
     link_bytes: dict[str, float]
     num_events: int
     profiles: tuple[Profile, ...] = ()
-    """Meetings at which the running job was profiled, in order."""
+    """Profilings of the running job, in order."""
     syncs: tuple[Sync, ...] = field(default=(), repr=False)
-    """Empty unless the simulation was recorded."""
+    """Synchronisations; empty unless the simulation was recorded."""
     period: int = 1
     """Iterations at the end over which figures are means: those of rounds that repeat."""
     recording: Recording | None = field(default=None, repr=False)
-    """Recording of ports, links and adders, if that was asked for."""
+    """Record of ports, links and adders, if that was asked for."""
 
     def steady(self) -> tuple[WorkerIteration, ...]:
         """Return the last iteration of every worker."""
@@ -116,7 +116,7 @@ class Report:
 
     @property
     def profile_share(self) -> float:
-        """Share of the time that profiles took (`profile_share`)."""
+        """Share of the run's time that its workers spent in profiling."""
         return profile_share(self.iterations, self.profiles)
 
     @property

@@ -1,17 +1,16 @@
 # Pure: no MPI, threads, clock or environment.
-"""Ring of equal members as a few events: the equal work of 1,024 members is simulated once.
+"""Ring of equal members as a few events: the equal steps of 1,024 members are simulated once.
 
-In a job whose workers are equal and whose proxies are local, all rings of a shard begin together and
-every member sends the same bytes over a link of its own. One client, its proxy and their links then
-stand for all. Its machine stands in a ring of a few members, each step of which is one transfer and lasts as
-long as several steps of the true ring. A few and not one, since shards take turns at a sync core's port: were
-each to go round whole, the first would be pulled long before it is. The other members' registrations are
-made up for it.
+In a job whose workers are equal and whose proxies are local, all rings of a shard begin together and every member sends
+the same bytes over a link of its own. One client, its proxy and their links then stand for all. Its machine stands in a
+ring of a few members, each step of which is one transfer and lasts as long as several steps of the true ring. A few and
+not one, since shards take turns at a sync core's port: if each went round whole, the first would be pulled long before
+it is. The other members' registrations are made up for it.
 
-[Note: unlike hops] Hops within a node are faster than those between nodes. The slowest hop's port has the next
-chunk waiting before it has sent this one, if the way round the ring, in so many steps, takes less time than so many
-chunks on that hop; then start-ups are hidden there. So a step of a long ring lasts as long as the chunk streams on the
-slowest hop, or as long as a hop takes alone in the mean of all hops, whichever is longer.
+[Note: unlike hops] Hops within a node are faster than those between nodes. The slowest hop's port has the next chunk
+waiting before it has sent this one, if the way round the ring, in so many steps, takes less time than so many chunks on
+that hop; then start-ups are hidden there. So a step of a long ring lasts as long as the chunk streams on the slowest
+hop, or as long as a hop takes alone in the mean of all hops, whichever is longer.
 """
 
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from coarse.simulation.worker_ring import WorkerRing
 from coarse.strategy.routing import RoutingTable, local_tables
 
 MOST_MEMBERS = 17
-"""So many members take every step; in a larger ring that many stand for all."""
+"""Most members of a ring that all take every step; in a larger ring, so many stand for all."""
 
 
 class ProxiedAlike(Proxied):
@@ -45,7 +44,7 @@ class ProxiedAlike(Proxied):
         super().__init__(engine, with_few_members(job, num_few), positions, on_synced, driver)
 
     def register(self) -> None:
-        """Register keys, with what the others would have told the first device."""
+        """Register all names, with the records that the other clients would have sent to the first device."""
         job, first, device = self.job, self.clients[0], self.devices[0]
         self.deliver(first.on_profiled(job.facts[0]))
         for client, facts in enumerate(job.facts[1:], start=1):
@@ -59,7 +58,7 @@ class ProxiedAlike(Proxied):
 
 
 class DriverOfFirst(SimulatedDriver):
-    """Driver of the device that stands for all: its sends come back to it."""
+    """Driver of the device that stands for all: the chunks that it sends come back to it."""
 
     def __init__(self, job: SimulatedDevices, device: int, *, num_few: int, num_members: int) -> None:
         super().__init__(job, device)
@@ -81,7 +80,10 @@ class DriverOfFirst(SimulatedDriver):
 
 
 class WorkerRingAlike(WorkerRing):
-    """A ring of workers of which the first stands for all; gradients go round one by one, so two members do."""
+    """Ring of workers of which the first stands for all.
+
+    Gradients go round one by one, so two members are enough.
+    """
 
     def __init__(self, engine: Engine, job: Job, positions: Sequence[int], on_synced: OnSynced) -> None:
         super().__init__(engine, job, positions, on_synced, num_members=min(2, job.num_workers))
@@ -99,7 +101,7 @@ class WorkerRingAlike(WorkerRing):
 
 
 class Waits:
-    """Waits in a ring of unlike hops between two chunks on the slowest ([Note: unlike hops])."""
+    """Waits in a ring of unlike hops between two chunks on the slowest: see [Note: unlike hops]."""
 
     def __init__(self, site: Site, hops: Sequence[Hop]) -> None:
         self._links = site.links
@@ -108,7 +110,10 @@ class Waits:
         self._known: dict[tuple[Path, int], float] = {}
 
     def between_turns_s(self, path: Path, nbytes: int) -> float | None:
-        """Return seconds from the end of a chunk on the slowest hop to the begin of the next; None for its start-up."""
+        """Return the seconds from the end of a chunk on the slowest hop to the begin of the next.
+
+        None stands for its start-up.
+        """
         if not self._hops:
             return None
         if (path, nbytes) not in self._known:
@@ -124,18 +129,21 @@ def _alone_s(links: Sequence[Link], path: Path, nbytes: int) -> float:
 
 
 def steps_within(step: int, num_few: int, num_members: int) -> int:
-    """Return the number of steps of a ring of all members that a step of a ring of few stands for."""
+    """Return how many steps of a ring of all members a step of a ring of few stands for."""
     part = step % (num_few - 1)  # reduce-scatter and all-gather alike
     return (part + 1) * (num_members - 1) // (num_few - 1) - part * (num_members - 1) // (num_few - 1)
 
 
 def true_chunk_bytes(send: RingSend, num_few: int, num_members: int) -> int:
-    """Return the bytes of a chunk where the shard is cut for all members and not for few."""
+    """Return the bytes of a chunk if the shard is cut for all members and not for few."""
     return -(-(send.end - send.begin) * DTYPE.itemsize * num_few // num_members)
 
 
 def with_few_members(job: Job, num_few: int) -> Job:
-    """Return the job as the first worker sees it among few others: its way to its device, and along the ring."""
+    """Return the job as the first worker sees it among few others.
+
+    It has its own way to its own device, and along the ring.
+    """
     placement, site = job.placement, job.site
     if placement.num_clients != placement.num_devices:
         raise ConfigError(

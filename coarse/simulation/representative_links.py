@@ -1,12 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
-"""A job's site where one worker stands for all: its links and ways alone, and what it has of links that others use.
+"""Site of a job in which one worker stands for all: its links and ways, and its share of links.
 
 [Note: shares of links] The worker that stands for all pushes to its device and pulls from it, and its device sends on
-the slowest hop of the ring, whoever's hop that is. All workers and devices together may take a link more often, or less
-often: a GPU that plays a device sends on one hop and receives on another while its worker pushes and pulls. So a link
-has the rate that leaves the one its part, by how often each takes it: a push and a pull carry a gradient once, a ring
-carries it twice, in one direction or half in each. Links that nodes share are divided by the same rule: a pool's among
-all nodes, while a leaf switch's uplinks carry one hop each way, however many nodes the leaf has.
+the slowest hop of the ring, whichever members that hop connects. All workers and devices together may take a link more
+often, or less often: a GPU that plays a device sends on one hop and receives on another while its worker pushes and
+pulls. So a link has the rate that leaves the one its part, by how often each takes it: a push and a pull carry a
+gradient once, a ring carries it twice, in one direction or half in each. Links that nodes share are divided by the same
+rule: a pool's among all nodes, while a leaf switch's uplinks carry one hop each way, however many nodes the leaf has.
 """
 
 from collections import Counter
@@ -24,11 +24,11 @@ from coarse.simulation.sites import Hop, Path, Site, path_of
 
 _TYPICAL_BYTES = 1 << 20
 _RING_TIMES = 2.0
-"""Number of times that a ring of many members carries a gradient over each hop."""
+"""Times that a ring of many members carries a gradient over each hop."""
 
 
 class _Ring(NamedTuple):
-    """A ring on a machine: its hops, one of each kind, and what it draws of links for a gradient."""
+    """Ring on a machine: its hops, one of each kind, and its draws of links for a gradient."""
 
     hops: list[Hop]
     slowest: Path
@@ -37,7 +37,10 @@ class _Ring(NamedTuple):
     def renumbered(
         self, place_of: Mapping[int, int], num_members: int
     ) -> tuple[dict[tuple[int, int], Path], tuple[Hop, ...]]:
-        """Return the slowest hop, which stands for all, both ways round; and all kinds of hops, () if there is one."""
+        """Return the slowest hop, which stands for all, in both directions; and all kinds of hops.
+
+        They are () if there is one kind.
+        """
         if not self.hops:
             return {}, ()
         slowest = _renumbered(self.slowest, place_of)
@@ -49,7 +52,7 @@ def representative_links(
     machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind, copies: PathKind,
     num_sync_groups: int,
 ) -> Site:  # fmt: skip
-    """Return the site of the worker that stands for all ([Note: shares of links])."""
+    """Return the site of the worker that stands for all; see [Note: shares of links]."""
     forward = -(-num_sync_groups // 2) / num_sync_groups  # adjacent groups run in opposite directions
     devices = _ring(machine, places.devices, device_ring, forward)
     workers = _ring(machine, places.workers, worker_ring, 1.0)
@@ -76,7 +79,10 @@ def representative_links(
 
 
 def _ring(machine: Machine, members: Sequence[str], kind: PathKind, forward: float) -> _Ring:
-    """`forward` is the part of the gradients that goes round in the ring's direction; the rest goes the other way."""
+    """Return a ring of members; `forward` is the part of the gradients that goes round in its direction.
+
+    The rest goes the other way.
+    """
     if len(members) < 2:
         return _Ring([], (), {})
     pairs = list(zip(members, [*members[1:], members[0]], strict=True))
@@ -101,7 +107,7 @@ def _copies(machine: Machine, places: EndpointPlacement, kind: PathKind) -> tupl
 
 
 def _busiest(machine: Machine, copies: Sequence[tuple[Path, Path]], draws: Mapping[int, float]) -> tuple[Path, Path]:
-    """Return the push and pull of the first of the workers whose links have most to do; none if no worker pushes."""
+    """Return the push and pull of the first worker with the busiest links; none if no worker pushes."""
 
     def busy_s(paths: tuple[Path, Path]) -> float:
         return max((draws[link] / machine.link(link).bytes_per_s for path in paths for link in path), default=0.0)
@@ -110,12 +116,12 @@ def _busiest(machine: Machine, copies: Sequence[tuple[Path, Path]], draws: Mappi
 
 
 def _drawn(paths: Sequence[Path], times: float) -> dict[int, float]:
-    """Return the number of times that transfers on these paths, each of so many gradients, take each link."""
+    """Return how often transfers on these paths, each of so many gradients, take each link."""
     return {link: count * times for link, count in Counter(chain.from_iterable(paths)).items()}
 
 
 def _together(*draws: Mapping[int, float]) -> dict[int, float]:
-    """Return the sums of what is drawn of each link."""
+    """Return the sums of all draws of each link."""
     return {link: sum(each.get(link, 0.0) for each in draws) for link in dict.fromkeys(chain.from_iterable(draws))}
 
 
@@ -127,7 +133,7 @@ def _at_part(link: Link, of_one: float, of_all: float) -> Link:
 
 
 def _alone(machine: Machine, places: EndpointPlacement, used: Sequence[int]) -> tuple[Link, ...]:
-    """Return the links, of those that all nodes share what one node has."""
+    """Return the links, with one node's share of those that all nodes share."""
     num_nodes, shared = len({machine.node_of(worker) for worker in places.workers}), machine.wiring.shared
     return tuple(
         replace(machine.link(link), bytes_per_s=machine.link(link).bytes_per_s / num_nodes)

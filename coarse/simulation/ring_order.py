@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""The order in which workers, and memory devices, stand in their rings.
+"""Order in which workers, and memory devices, stand in their rings.
 
 NCCL, which the paper's all-reduce and its proxies use (COARSE IV-B), searches for the order whose slowest hop is
-fastest: on a DGX-1 GPUs 0, 2, 6 and 4 form a ring of NVLinks, while in the order 0, 2, 4, 6 two of the four hops
-have no NVLink.
+fastest: on a DGX-1 GPUs 0, 2, 6 and 4 form a ring of NVLinks, while in the order 0, 2, 4, 6 two of the four hops have
+no NVLink.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -23,7 +23,7 @@ _MAX_SEARCHED = 8
 def in_ring_order(
     machine: Machine, places: EndpointPlacement, *, workers: PathKind, devices: PathKind
 ) -> EndpointPlacement:
-    """Return the same places, each node's workers and devices in the order whose slowest hop is fastest."""
+    """Return the places with each node's workers and devices in the order whose slowest hop is fastest."""
     worker_order = _order(machine, places.workers, workers)
     device_order = _order(machine, places.devices, devices)
     renamed = {device: number for number, device in enumerate(device_order)}

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A question about a training job on a machine, and the simulated job that answers it."""
+"""Question about a training job on a machine, and the simulated job that answers it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -34,42 +34,40 @@ from coarse.strategy.strategy import Exchanges, Strategy, require_lag
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario(JobOptions):
-    """One training job on one machine; frozen, so that sweeps are `dataclasses.replace`.
+    """Training job on one machine; frozen, so that sweeps are `dataclasses.replace`.
 
     Without memory devices there are as many as workers, and one for the mode dense. Without `collective` devices sum in
-    place, or in a ring where one worker stands for all.
+    place, or in a ring if one worker stands for all.
     """
 
     machine: Machine
     model: Model
     profile: ComputeProfile
     mode: str
-    """A name of `strategy.named.BUILT_IN`, or MODULE:CLASS or FILE.py:CLASS."""
+    """Name of the mode in `strategy.named.BUILT_IN`, or MODULE:CLASS or FILE.py:CLASS."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Fields of a strategy that is not coarse's own."""
     worker_ring: PathKind = "auto"
-    """Path of the workers' ring within a node; "pcie" leaves NVLink out."""
+    """Paths of the workers' ring within a node; "pcie" leaves NVLink out."""
     copies: PathKind = "pcie"
-    """Path of pushes and pulls; "auto" takes an NVLink if there is one."""
+    """Paths of pushes and pulls; "auto" takes an NVLink where there is one."""
     device_ring: PathKind | None = None
-    """Path of sync cores among themselves; by default the CCI links if the machine has any, else "auto"."""
+    """Paths between sync cores; by default the CCI links if the machine has any, else "auto"."""
     hold_back: bool | None = None
-    """True if the workers' ring waits for the end of backward; None: as live.
-
-    Live the workers' part in mode coarse waits, all-reduce does not. COARSE's evaluation has both wait (II-B, III-F).
-    """
+    """True if the workers' ring waits for the end of backward. By default it does so as live: the part that the mode
+    coarse leaves to the workers waits, all-reduce does not. COARSE's evaluation has both wait (II-B, III-F)."""
     ring_slow_down: float = 1.0
-    """Number of times that a worker computes longer while a ring of the workers shares its processor."""
+    """Factor on a worker's compute time while a ring of the workers shares its processor."""
     bucket_bytes: int = 25 * MIB
     routing: MeasuredRouting = field(default_factory=MeasuredRouting)
     num_sync_groups: int = 2
     slow_downs: tuple[float, ...] = ()
     jitter: Jitter | None = None
-    """Chance by which every iteration's compute takes longer."""
+    """Random increase of every iteration's compute time."""
     degradations: tuple[Degradation, ...] = ()
-    """Changes of links while the job runs; ranks find them by measurement alone."""
+    """Changes of links while the job runs; the job learns of them by measurement only."""
     stepwise_ranks: int = STEPWISE_RANKS
-    """Up to so many workers each is simulated; beyond, the first stands for all (see representative.py)."""
+    """Most workers of which each is simulated; beyond, the first stands for all (see representative.py)."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -111,7 +109,7 @@ class Scenario(JobOptions):
 
     @property
     def device_collective(self) -> str:
-        """Way in which the mode coarse's devices sum."""
+        """Collective by which the mode coarse's devices sum."""
         return self.collective or ("ring" if self.one_stands_for_all else LIVE_COLLECTIVE)
 
     @cached_property
@@ -127,7 +125,7 @@ class Scenario(JobOptions):
         )
 
     def job(self, run: Simulate = simulate) -> Job:
-        """Return the job to simulate; `run` simulates what the strategy tries on the way."""
+        """Return the job to simulate; `run` simulates the strategy's trials."""
         return self._as_it_runs(self.decide(self.measured_job(), run))
 
     def job_of(self, facts: tuple[Facts, ...], decided: Round) -> Job:
@@ -164,7 +162,7 @@ class Scenario(JobOptions):
 
     @property
     def gradients(self) -> tuple[Gradient, ...]:
-        """Gradients that are synchronised, in the order of backward; updates once backward and a step are over."""
+        """Tensors that are synchronised, in the order of backward; updates come after backward and a step."""
         every = gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
         found = tuple(gradient.sent(self.strategy, self.num_workers) for gradient in every)
         if self.strategy.exchanges is Exchanges.GRADIENTS:
@@ -173,7 +171,7 @@ class Scenario(JobOptions):
 
     @cached_property
     def cluster(self) -> ModelledCluster:
-        """The job's ranks on the machine."""
+        """Ranks of the job on the machine."""
         return ModelledCluster(
             machine=self.machine, strategy=self.strategy, num_workers=self.num_workers, num_devices=self.num_devices,
             num_nodes=self.num_nodes, worker_ring=self.worker_ring, copies=self.copies, device_ring=self.device_ring,
@@ -187,7 +185,7 @@ class Scenario(JobOptions):
 
     @property
     def slow_down_of_workers(self) -> tuple[float, ...]:
-        """Number of times that each worker computes longer, by itself and by its node; () if all are equal."""
+        """Factor on each worker's compute time, its own times its node's; () if all are equal."""
         if not self.slow_downs and all(each.compute_slow_down == 1 for each in self.machine.unlike_nodes):
             return ()
         own = self.slow_downs or (1.0,) * self.num_workers
@@ -196,10 +194,13 @@ class Scenario(JobOptions):
         return tuple(factor * of_node for factor, of_node in zip(own, nodes, strict=True))
 
     def gpu_memory(self, optimizer: Optimizer = Optimizer.ADAM) -> MemoryAccount:
-        """Return the account of one worker's GPU at the peak of an iteration; CapacityError if it exceeds its memory.
+        """Return the account of one worker's GPU at the peak of an iteration.
 
         Only all-reduce keeps optimizer states there; memory devices hold them otherwise, by COARSE's word (III-B, D).
         Live, a worker of DistributedOptimizer holds them in every mode.
+
+        Raises:
+            CapacityError: the GPU has less.
         """
         training = Training(
             model=self.model,
@@ -229,7 +230,7 @@ class Scenario(JobOptions):
         )
 
     def _facts_of_one(self, site: Site, cluster: Cluster) -> tuple[Facts, ...]:
-        """Return the facts of equal workers, each with its local proxy."""
+        """Return the facts of equal workers, which measure equal times, each to its local proxy."""
         local = cluster.local_devices[0]
         probing = Probing(devices=(local,), local=local, sizes=self.strategy.probes)
         seconds = {probe: probe_s(alone(site), 0, probe) for probe in probing.probes()}

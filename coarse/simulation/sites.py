@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A job's site on a machine: the links of every way that its mode uses."""
+"""Site of a job on a machine: the links of every way that its mode uses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ class Hop(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A machine as a job sees it; paths are tuples of positions in `links`."""
+    """Machine as a job sees it; paths are tuples of positions in `links`."""
 
     links: tuple[Link, ...]
     push: Mapping[tuple[int, int], Path]
@@ -36,24 +36,22 @@ class Site:
     between_workers: Mapping[tuple[int, int], Path]
     """(worker, worker) -> links of the workers' own ring."""
     adder_bytes_per_s: float
-    """Rate of every device's near-memory adders: bytes read and added."""
+    """Rate of every device's near-memory adders, in bytes read and added."""
     load: Mapping[tuple[int, int], Path] = field(default_factory=dict)
     """(worker, device) -> links of loads from coherent memory, where the machine has any on the worker's node."""
     store: Mapping[tuple[int, int], Path] = field(default_factory=dict)
-    """Paths of stores."""
+    """(worker, device) -> links of stores to coherent memory."""
     to_host: tuple[Path, ...] = ()
     """Links of each worker's stores to the memory of its host."""
     from_host: tuple[Path, ...] = ()
-    """Paths of loads."""
+    """Links of each worker's loads from the memory of its host."""
     device_hops: tuple[Hop, ...] = ()
-    """Kinds of hops in the ring of devices, if one stands for all; () if all hops are equal."""
+    """Every kind of hop in the ring of devices, if one worker stands for all; () if all hops are equal."""
     worker_hops: tuple[Hop, ...] = ()
-    """Kinds of hops in the workers' own ring."""
+    """Every kind of hop in the workers' own ring, likewise."""
     alone_links: tuple[Link, ...] = ()
-    """Links as a transfer finds them that shares one worker's part of them with no other, if one stands for all.
-
-    In `links` they are those that all workers use. () where both are the same.
-    """
+    """Links as a lone transfer finds them, if one worker stands for all. No other transfer shares that worker's part
+    of them. In `links` they are those that all workers use. () if both are the same."""
 
     def __post_init__(self) -> None:
         known = range(len(self.links))
@@ -67,14 +65,17 @@ class Site:
 
 
 STEPWISE_RANKS = 64
-"""Most workers of which every rank is simulated; beyond, one stands for all (representative.py)."""
+"""Most workers of which every rank is simulated. Beyond, one stands for all (see representative.py)."""
 
 
 def coarse_site(
     machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind,
     copies: PathKind = "pcie",
 ) -> Site:  # fmt: skip
-    """Return the site: pushes and pulls over `copies`, sync cores over `device_ring`, workers over `worker_ring`."""
+    """Return the site of a job whose pushes and pulls are copies.
+
+    Pushes and pulls go over `copies`, sync cores over `device_ring`, the workers' own ring over `worker_ring`.
+    """
     pairs = [(c, d) for c in range(len(places.workers)) for d in range(len(places.devices))]
     return Site(
         links=machine.links,
@@ -91,7 +92,10 @@ def coarse_site(
 
 
 def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
-    """Return one memory device; workers store gradients to it and load the result, coherently (COARSE III-B)."""
+    """Return the site of one memory device, with coherent access (COARSE III-B).
+
+    Workers store gradients to it and load the result.
+    """
     shared = replace(machine, num_sharers=len(places.workers))
     device = places.devices[0]
     return Site(
@@ -135,7 +139,7 @@ def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dic
 
 
 def _coherent_paths(machine: Machine, places: EndpointPlacement, kind: PathKind) -> dict[tuple[int, int], Path]:
-    """Return (worker, device) of one node -> links of loads, or of stores; none where no memory is coherent."""
+    """Return (worker, device) of one node -> links of loads, or of stores; {} if no memory is coherent."""
     if machine.coherence is None:
         return {}
     pairs = [(w, d) for w in range(len(places.workers)) for d in range(len(places.devices))]
@@ -148,12 +152,15 @@ def _coherent_paths(machine: Machine, places: EndpointPlacement, kind: PathKind)
 
 
 def _host_paths(machine: Machine, members: Sequence[str], *, to_host: bool) -> tuple[Path, ...]:
-    """Return the links between each member and the memory of its host."""
+    """Return links between each member and the memory of its host."""
     return tuple(machine.host_path(member, to_host=to_host) for member in members)
 
 
 def path_of(machine: Machine, source: str, target: str, kind: PathKind) -> Path:
-    """Return link ids between endpoints; rings that leave their node go by tree and network, for any kind within it."""
+    """Return link ids between endpoints, over links of a kind.
+
+    Ways between nodes go by tree and network, also in rings that use another kind within a node.
+    """
     if machine.node_of(source) != machine.node_of(target):
         kind = "pcie"
     return machine.path(source, target, kind=kind)

@@ -1,11 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""Links that are slower than their model says, told from measured transfers alone.
+"""Search of the links that are slower than their model says, from measured transfers alone.
 
-Of the links that slow transfers took, that one is blamed, at that share of its rate, with which the model comes
-nearest to all that was measured; then the next, until the model fits or no further link makes it fit better. A
-transfer that was as fast as it should be speaks against a link no more than as far as it needed its rate: so a link
-that is narrowed to what one way draws is found by the other. Links that were always used together look alike, and
-the first is taken: it predicts the same.
+The search picks, of the links that slow transfers took, the one link and the share of its rate with which the model
+comes nearest to all measurements; then the next one, until the model fits or no further link makes it fit better. A
+transfer that was as fast as expected speaks against a link only as far as it needed the link's rate: so a link that is
+narrowed to what one way draws is found by the other. Links that were always used together cannot be told apart, and the
+first is taken: it predicts the same times.
 """
 
 import math
@@ -18,10 +18,10 @@ from coarse.simulation.probe_batches import ProbeBatch, probe_batch_s
 from coarse.simulation.sites import Site
 
 TOLERANCE = 0.02
-"""A transfer that takes no more than this share longer than it should is as fast as it should be."""
+"""Share by which a transfer may take longer than expected and still count as fast enough."""
 _MOST_LINKS = 16
 _MOST_ROUNDS = 8
-"""Most rounds in which a share is approached: start-ups, and rates that a path does not draw, hide a part of a loss."""
+"""Most rounds that approach a share. Start-ups, and rates that a path does not draw, hide a part of a loss."""
 _LEAST_GAIN = 0.01
 
 Measured = Sequence[tuple[ProbeBatch, tuple[float, ...]]]
@@ -29,12 +29,12 @@ Measured = Sequence[tuple[ProbeBatch, tuple[float, ...]]]
 
 
 def estimated_links(site: Site, measured: Measured) -> tuple[Link, ...]:
-    """Return the site's links, those to blame at the share of their rate with which the model comes to the times."""
+    """Return the site's links, with the slow ones at the share of their rate that fits the measured times."""
     return _at_shares(site, blamed_shares(site, measured)).links
 
 
 def blamed_shares(site: Site, measured: Measured) -> dict[int, float]:
-    """Link -> share of its rate that is left, of the links to blame."""
+    """Return, for each slow link, the share of its rate that is left."""
     shares: dict[int, float] = {}
     ratios = [_ratios(site, each) for each in measured]
     for _ in range(_MOST_LINKS):
@@ -47,15 +47,15 @@ def blamed_shares(site: Site, measured: Measured) -> dict[int, float]:
 
 
 Ratios = list[tuple[float, ...]]
-"""Ratios of measured to modelled seconds, of each probe batch's transfers."""
+"""Measured to modelled seconds of each probe batch's transfers."""
 _Fit = tuple[float, dict[int, float], Ratios]
-"""The misfit that is left, with which shares, and the ratios then."""
+"""Unrepresentable that is left, the shares that leave it, and the ratios then."""
 
 
 def _fitted(site: Site, measured: Measured, shares: Mapping[int, float], ratios: Ratios, link: int) -> _Fit:
-    """Return the best fit that blaming one link more can reach.
+    """Return the best fit with one more slow link, whose share explains a slow transfer through it.
 
-    The slowest is explained by the link if it has no other reason; the least slow, and one between, if it has.
+    The link explains the slowest transfer if that has no other reason; the least slow, and one between, if it has.
     """
     slow = sorted(
         (row[number], index, number)
@@ -71,7 +71,7 @@ def _fitted(site: Site, measured: Measured, shares: Mapping[int, float], ratios:
 def _explaining(
     site: Site, measured: Measured, shares: Mapping[int, float], ratios: Ratios, link: int, index: int, number: int
 ) -> _Fit:
-    """Return the fit with that share of a link at which the model comes to the time of one transfer."""
+    """Return the fit with the share of a link at which the model comes to the time of one transfer."""
     tried, known, ratio = dict(shares), site, ratios[index][number]
     for _ in range(_MOST_ROUNDS):
         tried[link] = tried.get(link, 1.0) / ratio
@@ -87,7 +87,7 @@ def _explaining(
 
 
 def _suspects(site: Site, measured: Measured, ratios: Ratios) -> set[int]:
-    """Return the links of transfers that are slower than the model has them."""
+    """Return the links of all transfers that are slower than the model expects."""
     return {
         link
         for (probe_batch, _), row in zip(measured, ratios, strict=True)

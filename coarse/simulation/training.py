@@ -17,16 +17,16 @@ from coarse.simulation.worker_ring import WorkerRing
 from coarse.strategy.rounds import By, SetOut, WorkerRounds
 
 Progress = Callable[[int, int], None]
-"""(gradients that workers have got back in all iterations, all there are): for a progress bar."""
+"""Function of (gradients that workers have got back in all iterations, all there are), for progress bars."""
 
 
 def simulate(
     job: Job, *, on_progress: Progress | None = None, record: bool = False, decide: Decide = keep_tables
 ) -> Report:
-    """Run a job to its end. Deterministic: the same job gives the same report, to the last bit.
+    """Run a job to its end; deterministic: the same job gives the same report, to the last bit.
 
-    `record` keeps what every port, link and adder did, for timelines; it changes no time. `decide` chooses tables
-    and split anew where the job profiles as it runs and finds that links have changed.
+    `record` keeps a record of every port, link and adder, for timelines; it changes no time. `decide` chooses tables
+    and split anew if the job profiles as it runs and finds that links have changed.
     """
     return _Training(job, on_progress, record, decide).run()
 
@@ -67,7 +67,7 @@ class _Training:
         )
 
     def _synchronise_as(self, job: Job) -> None:
-        """Make the devices and the ring of a round, with all names registered by these facts, as in a new epoch."""
+        """Build the devices and the ring of a round, and register all names by these facts, as in a new epoch."""
         self._job = job
         devices, ring = (ProxiedAlike, WorkerRingAlike) if job.one_stands_for_all else (Proxied, WorkerRing)
         to_devices, to_workers = (job.places_by(by) for by in (By.DEVICES, By.WORKERS))
@@ -181,7 +181,7 @@ class _Training:
 
 
 class _Begun:
-    """The iteration that a worker is in."""
+    """Iteration that a worker is in."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""View by which a strategy decides where all is modelled: iterations of the job, simulated on its links."""
+"""Strategies' view of a modelled job: its iterations are simulated on the links that it has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,36 +24,36 @@ _RING_BYTES = 4 * MIB
 
 
 class SiteView:
-    """View of a job on its site, with facts that were measured there."""
+    """View of a job on its site, with facts that were measured there; see View."""
 
     def __init__(self, job: Job, run: Simulate = simulate) -> None:
-        """`run` simulates what the strategy tries."""
+        """Look at a job; `run` simulates the strategy's trials."""
         self._job = job
         self._run = run
 
     @property
     def least_gain(self) -> float:
-        """Share of an iteration below which a gain counts as none (`View.least_gain`)."""
+        """Share of an iteration below which a gain counts as none: 0, since all is modelled."""
         return 0.0
 
     @property
     def least_shared_s(self) -> float:
-        """Seconds below which no iteration ends that workers share (`View.least_shared_s`)."""
+        """Lower bound of an iteration of which the workers sum a part: 0, for unknown."""
         return 0.0
 
     @property
     def cluster(self) -> Cluster:
-        """Workers and memory devices."""
+        """Workers and memory devices of the job."""
         return self._job.placement.cluster
 
     @property
     def facts(self) -> tuple[Facts, ...]:
-        """Facts of the job, by worker."""
+        """Facts of each worker."""
         return self._job.facts
 
     @cached_property
     def nbytes(self) -> Sequence[int]:
-        """Bytes of each gradient, in the order of backward."""
+        """Bytes of each bucket, in the order of backward."""
         return [gradient.nbytes for gradient in self._job.gradients]
 
     @property
@@ -65,7 +65,7 @@ class SiteView:
 
     @cached_property
     def rates(self) -> SyncRates:
-        """Measured on the site before training, when no others use the links."""
+        """Members and bandwidths of both rings, measured before training, when no others use the links."""
         site = alone(self._job.site)
         return SyncRates(
             num_workers=self._job.num_workers,
@@ -75,7 +75,10 @@ class SiteView:
         )
 
     def iteration_s(self, decided: Round, *, iterations: int = 1) -> float:
-        """Return seconds of an iteration with these rounds, simulated on the job's links."""
+        """Return seconds of an iteration with these rounds, simulated on the links of the site.
+
+        `iterations` are simulated, and as many more as the sums' lag needs.
+        """
         count = iterations + 2 * self._job.lag  # until as many rounds are under way as may be
         return self._run(replace(decided_job(self._job, decided), num_iterations=count)).iteration_s
 
@@ -93,7 +96,7 @@ def decide(job: Job, strategy: Strategy, run: Simulate = simulate) -> Job:
 
 
 def alone(site: Site) -> Site:
-    """Return the site as a measurer finds it: before training, when no others use the links."""
+    """Return the site as measurements find it: before training, when no others use the links."""
     return replace(site, links=site.alone_links or site.links)
 
 
@@ -104,6 +107,6 @@ def _ring_rate(links: Sequence[Link], paths: Mapping[tuple[int, int], Path]) -> 
 
 
 def _ring_hops(paths: Mapping[tuple[int, int], Path]) -> list[Path]:
-    """Return every member's way to its next, or that of the first where it stands for all."""
+    """Return every member's way to its next, or that of the first if it stands for all."""
     num_members = 1 + max((max(ends) for ends in paths), default=0)
     return [paths[m, (m + 1) % num_members] for m in range(num_members) if (m, (m + 1) % num_members) in paths]

@@ -14,7 +14,7 @@ from coarse.simulation.sites import Path
 
 
 class AllReduces:
-    """A communication stream per worker: all-reduces one after the other, as a worker begins them."""
+    """Streams of all-reduces, one per worker: one after the other, as a worker begins them."""
 
     def __init__(
         self,
@@ -24,9 +24,10 @@ class AllReduces:
         num_elements: Sequence[int],
         itemsizes: Sequence[int],
     ) -> None:
-        """Make all-reduces by place: elements of each, and bytes of an element as `members` sum it.
+        """Build the stream of each of `members`.
 
-        `paths` are Site.between_workers.
+        `num_elements` and `itemsizes` are, by place, the elements of each all-reduce, and the bytes of an element as
+        `members` sum it. `paths` are as Site.between_workers.
         """
         self.engine = engine
         self.paths = paths
@@ -35,21 +36,21 @@ class AllReduces:
         self._streams = {worker: RingStream(worker, ring, num_elements) for worker in ring}
 
     def begin(self, worker: int, place: int) -> None:
-        """Give a place to a worker's stream."""
+        """Begin the all-reduce of a place on a worker's stream."""
         self._carry_out(worker, self._streams[worker].push(place))
 
     def on_ended(self, worker: int, place: int) -> None:
-        """Note that a worker has the sum of a place."""
+        """Act on a worker's sum of a place."""
         raise NotImplementedError
 
     def send(self, worker: int, send: RingSend) -> None:
-        """Send a worker's chunk to the next."""
+        """Send a worker's chunk to the next member."""
         nbytes = (send.end - send.begin) * self._itemsizes[send.ring.key]
         arrived = self.at_arrival(send.device, send)
         self.engine.move(("workers", worker), self.paths[worker, send.device], nbytes, arrived)
 
     def at_arrival(self, worker: int, send: RingSend) -> Action:
-        """Return the action once a chunk has come to a worker."""
+        """Return the action for a chunk that has come to a worker."""
         return partial(self._on_chunk, worker, send.ring, send.header.step)
 
     def _carry_out(self, worker: int, instructions: list[Instruction]) -> None:
@@ -74,9 +75,10 @@ class WorkerRing(AllReduces):
         on_synced: OnSynced,
         num_members: int | None = None,
     ) -> None:
-        """Make the ring; `positions` are places among the job's descriptors of those that workers sum.
+        """Build the streams of the gradients that workers sum.
 
-        `num_members`: number of workers whose streams are simulated, if not all.
+        `positions` are their places among the job's descriptors. `num_members` is the number of workers whose streams
+        are simulated, if not all.
         """
         self._on_synced = on_synced
         self._positions = tuple(positions)
@@ -88,7 +90,7 @@ class WorkerRing(AllReduces):
         super().__init__(engine, job.site.between_workers, members, num_elements, itemsizes)
 
     def push(self, worker: int, position: int) -> None:
-        """Give a worker's gradient to its stream."""
+        """Begin the all-reduce of a gradient on a worker's stream."""
         self.begin(worker, self._places[position])
 
     @override

@@ -1,5 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""Rules of who sums what, where and when: strategies, the plans and rounds that they return, and their inputs."""
+"""Strategies, the plans and rounds that they return, and the measurements that they decide by.
+
+A strategy decides which ranks sum which gradients, where and when.
+"""
 
 from coarse.errors import ConfigError
 from coarse.protocol.fields import Says

@@ -18,7 +18,7 @@ from coarse.strategy.routing import ProxyProfile, RoutingTable, derive_table, lo
 from coarse.strategy.strategy import Access, Strategy, View
 
 SMALLEST_BYTES = 4 * KIB
-"""Least bytes that are measured: the size at which proxies cross may lie far below that of a shard."""
+"""Smallest measured copy in bytes: the size at which two proxies cross may lie far below the size of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Coarse(Strategy):
     """Measured routes, partitions and sync cores (COARSE III-E, IV-A); the devices sum everything: policy "devices"."""
 
     routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
-    """Way in which tables follow from measurements, or the table that the user states."""
+    """Rule that derives routing tables from measurements, or the table that the user states."""
     collective: str = LIVE_COLLECTIVE
     """"in_place": a node's devices add where its workers' regions lie; "ring": each adds what lies on it."""
     hold_back: bool = True
-    """True if the workers' part of the sums, if any, waits for the end of backward (COARSE III-F)."""
+    """True if buckets that the workers sum wait for the end of backward (COARSE III-F)."""
 
     def check(self, cluster: Cluster) -> None:
         """Refuse fixed routes to devices that a worker cannot reach through mapped memory."""
@@ -116,7 +116,10 @@ class Coarse(Strategy):
         )
 
     def is_settled(self, facts: Facts, worker: int, cluster: Cluster) -> bool:
-        """Return whether all tensors are local; a device farther away has to win by the best of several rounds."""
+        """Return whether all tensors are local.
+
+        A device that is farther away has to win by the best of several rounds of measurements.
+        """
         if type(self).facts is not Coarse.facts:
             return False
         _, latency, bandwidth, _ = facts
@@ -125,7 +128,7 @@ class Coarse(Strategy):
     def measured_again(
         self, used: tuple[Facts, ...], measured: tuple[Facts, ...], cluster: Cluster
     ) -> tuple[Facts, ...]:
-        """Return local routes for local ones (see `Auto`); the rest of the tables is as measured."""
+        """Return local routes where local ones are in use (see `Auto`); the rest of the tables is as measured."""
         if type(self).facts is not Coarse.facts:
             return measured
         local = local_tables(tables_of(used), cluster.local_devices)
@@ -156,7 +159,7 @@ class Allreduce(Coarse):
     """The workers sum buckets themselves, beside backward as DDP does; arrays of the script go by devices."""
 
     hold_back: bool = False
-    """True is COARSE's baseline, whose all-reduce begins when backward has ended (II-B)."""
+    """True for COARSE's baseline, whose all-reduce begins when backward has ended (II-B)."""
 
     uses_devices: ClassVar[bool] = False
 
@@ -180,7 +183,7 @@ class Paper(Coarse):
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Coarse):
-    """Dual synchronisation by simulating the iteration; routes too, of which all tensors local is the other choice.
+    """Dual synchronisation by simulating the iteration; tensors take measured routes, or all stay local.
 
     The devices keep everything where the gain is within what measurements tell (see `View.least_gain`).
     """
@@ -203,4 +206,4 @@ class Auto(Coarse):
 
 
 POLICY_STRATEGIES: dict[str, type[Coarse]] = {"auto": Auto, "paper": Paper, "devices": Coarse}
-"""Strategies by the name of a policy of the mode coarse."""
+"""Strategies of the mode coarse, by the name of their policy."""

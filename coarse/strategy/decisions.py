@@ -1,5 +1,8 @@
 # Reads and writes files.
-"""Measurements and decisions of a run as a file that fixes them for the next run, which then has equal bits."""
+"""File of a run's measurements and decisions, which fixes them for the next run.
+
+Equal facts and rounds give equal bits.
+"""
 
 import json
 import os
@@ -19,10 +22,15 @@ class Decisions:
     """Facts of all workers, and the round of each optimizer; those of a file where there is one."""
 
     def __init__(self, path: Path | None, cluster: Cluster, text: str = "") -> None:
-        """`text`: of the file at `path`; "" where it is not there, and is to be written.
+        """Read the decisions of a file.
+
+        Args:
+            path: The file; None where there is none.
+            cluster: Workers and devices, which must be those of the file.
+            text: Text of the file; "" where it does not exist yet and is to be written.
 
         Raises:
-            ConfigError: a file that is none of these, or of another cluster.
+            ConfigError: The text holds no decisions, or those of another cluster.
         """
         self._path = path
         self._cluster = _plain(cluster)
@@ -51,7 +59,7 @@ class Decisions:
         return found
 
     def note(self, prefix: str, decided: Round) -> None:
-        """Note that an optimizer goes on with a round."""
+        """Record the round with which an optimizer goes on, unless the file fixes it."""
         if not self.is_fixed:
             self.rounds[prefix] = decided
 
@@ -76,7 +84,7 @@ class Decisions:
             ) from None
 
     def as_plain(self) -> dict[str, dict[str, Any]]:
-        """Return each optimizer's round, as JSON has it."""
+        """Return each optimizer's round in plain values for JSON, by its prefix."""
         return {
             prefix: {"by": [by.value for by in decided.by], "hold_back": decided.hold_back}
             for prefix, decided in self.rounds.items()

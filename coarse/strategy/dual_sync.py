@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Split of gradients between memory devices and workers: dual synchronisation (COARSE III-F).
+"""Dual synchronisation: the split of gradients between memory devices and workers (COARSE III-F).
 
 Backward produces the last layers' gradients first, and forward needs the first layers' parameters first. So the
 first m of n bytes, in the order of backward, go to the proxies, whose ring also has the next forward pass to finish
@@ -58,7 +58,7 @@ class SyncRates:
 
 
 def train_s(nbytes: int, proxy_bytes: int, times: IterationTimes, rates: SyncRates) -> float:
-    """Return the seconds of an iteration of which `proxy_bytes` of `nbytes` go to the proxies: the paper's T_train."""
+    """Return the seconds of an iteration with `proxy_bytes` of `nbytes` on the proxies: T_train."""
     if not 0 <= proxy_bytes <= nbytes:
         raise ConfigError(f"between 0 and {nbytes} bytes can go to the proxies, got {proxy_bytes}")
     return max(
@@ -68,7 +68,7 @@ def train_s(nbytes: int, proxy_bytes: int, times: IterationTimes, rates: SyncRat
 
 
 def best_proxy_bytes(nbytes: int, times: IterationTimes, rates: SyncRates) -> int:
-    """Return the paper's m, the whole number in [0, nbytes] that minimises `train_s`; the smallest of equal ones.
+    """Return the paper's m: the whole number in [0, nbytes] that minimises `train_s`, the least of ties.
 
     The workers' side falls with m and the proxies' side rises, both linearly, so the least maximum is where
     they cross: T_BP + w(n - m) = d*m, with w and d each ring's seconds per byte. One worker alone has
@@ -89,12 +89,11 @@ def best_proxy_bytes(nbytes: int, times: IterationTimes, rates: SyncRates) -> in
 
 
 def split_keys(nbytes_in_backward_order: Sequence[int], proxy_bytes: int) -> int:
-    """Return the number of keys, from the first that backward produces, that go to the proxies.
+    """Return the number of keys, counted from the first that backward produces, that go to the proxies.
 
-    The rest go to the workers' ring.
-
-    Keys stay whole. One that straddles m goes where more than half of it lies, to the workers if it is halved
-    exactly, so that what the proxies get is as near to m as a prefix of keys can be.
+    The other keys go to the workers' ring. Keys stay whole. A key that straddles m goes where more than half of it
+    lies, and to the workers if it is halved exactly, so that the proxies' bytes are as near to m as a prefix of keys
+    can be.
     """
     if min(nbytes_in_backward_order, default=0) < 0:
         raise ConfigError(f"keys have at least 0 bytes, got {min(nbytes_in_backward_order)}")

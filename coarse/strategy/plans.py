@@ -53,9 +53,10 @@ def on_each_node(
     adders: Callable[[int], Sequence[int]] | None = None,
     exchange: str = "ring",
 ) -> Plan:
-    """Return the plan by which a node's devices share the shards, each adding all of the node's workers.
+    """Return the plan by which the devices of each node share the shards and exchange the nodes' sums.
 
-    The workers' regions lie there; for each shard one device of each node then exchanges the node's sum.
+    Each device adds the contributions of all workers of its node where their regions lie. For each shard one device of
+    each node then exchanges the node's sum.
 
     Args:
         tensor: The tensor to plan; its key turns which device of a node is first.
@@ -92,7 +93,7 @@ def _on_each_node(
     cluster: Cluster, homes: tuple[int, ...], num_shards: int, turn: int, local: tuple[tuple[int, ...], ...],
     exchange: str,
 ) -> Plan:  # fmt: skip
-    """Return a plan in which each node's devices take equal runs of shards; `turn` rotates the first."""
+    """Return a plan that gives each node's devices equal runs of shards; the turn rotates which is first."""
     cuts = {0, num_shards}
     for near in local:
         cuts |= {-(-i * num_shards // len(near)) for i in range(len(near))}

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""State machine of a round: the summer of each bucket, and the time when it sets out (COARSE III-F).
+"""State machine of a round, which decides who sums each bucket and when it sets out (COARSE III-F).
 
 Live, emulated and simulated training feed it the same events and carry out what it answers.
 """
@@ -12,12 +12,12 @@ from coarse.protocol.plan import Facts
 
 
 class By(enum.Enum):
-    """Summer of a bucket."""
+    """Owner of a bucket's sum in a round."""
 
     DEVICES = "devices"
     WORKERS = "workers"
     NOBODY = "nobody"
-    """It stays as it is in this round; of strategies that exchange updates."""
+    """Stays as it is in this round; for strategies that exchange updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,21 +25,21 @@ class Round:
     """One synchronisation of a model's buckets, and how it is made."""
 
     by: tuple[By, ...]
-    """Summer of each bucket, in the order of backward."""
+    """Owner of each bucket's sum, in the order of backward."""
     hold_back: bool = True
-    """True if the workers' sums wait for the end of backward, as COARSE's T_train has it (III-F): until then another
-    gradient may still come for them."""
+    """True if buckets that the workers sum wait for the end of backward, as in COARSE's T_train (III-F). Until then
+    another gradient may still arrive for them."""
     facts: tuple[Facts, ...] | None = None
     """Facts by which tensors are planned from now on, where these are not the measured ones."""
 
     @property
     def num_to_devices(self) -> int:
-        """Buckets that the devices sum."""
+        """Number of buckets that the devices sum."""
         return self.by.count(By.DEVICES)
 
     @property
     def num_exchanged(self) -> int:
-        """Buckets that anybody sums."""
+        """Number of buckets that are summed at all."""
         return len(self.by) - self.by.count(By.NOBODY)
 
     def of_nobody(self) -> "Round":
@@ -55,7 +55,7 @@ def first_to_devices(
 
 
 class SetOut(NamedTuple):
-    """A bucket's contribution sets out: to memory devices, or into the workers' own ring, in this order."""
+    """Departure of a bucket's contribution: to memory devices, or into the workers' ring, in this order."""
 
     bucket: int
     by: By
@@ -80,7 +80,7 @@ class WorkerRounds:
         return bool(self._held)
 
     def begin(self, decided: Round) -> None:
-        """Begin a round, the same on all workers; nothing is held any more."""
+        """Begin a round, which is the same on all workers, and hold no bucket any more."""
         self._by, self._hold_back = decided.by, decided.hold_back
         self._held.clear()
 
@@ -103,7 +103,7 @@ class WorkerRounds:
         return []
 
     def cancel(self, bucket: int) -> bool:
-        """Take a bucket back for which another gradient comes; return False where it has set out."""
+        """Take back a bucket that gets another gradient; return False where it has set out."""
         was_held = bucket in self._held
         self._held.discard(bucket)
         return was_held

@@ -27,7 +27,7 @@ def proxy_for(nbytes: int, table: RoutingTable) -> int:
 
 
 def local_tables(tables: Sequence[RoutingTable], local_devices: Sequence[int]) -> tuple[RoutingTable, ...]:
-    """Return tables that put every tensor on its client's local proxy."""
+    """Return the tables with every tensor on its client's local proxy and the partition sizes unchanged."""
     return tuple(
         table._replace(threshold_bytes=0, latency_proxy=local, bandwidth_proxy=local)
         for table, local in zip(tables, local_devices, strict=True)
@@ -36,7 +36,7 @@ def local_tables(tables: Sequence[RoutingTable], local_devices: Sequence[int]) -
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyProfile:
-    """Measurements of one client on its way to one proxy."""
+    """Measurements of one client's way to one proxy."""
 
     device: int
     is_local: bool
@@ -65,9 +65,10 @@ class ProxyProfile:
         return self.seconds_by_nbytes[-1][1]
 
     def copy_s(self, nbytes: int) -> float:
-        """Return seconds of a copy of `nbytes`, a push with a pull beside it.
+        """Return the seconds of a copy of `nbytes`: a push with a pull in parallel.
 
-        It is linear between measured sizes, by the largest one's rate beyond, the latency alone for 0.
+        They are linear between measured sizes, follow the largest size's rate beyond it, and are the latency alone for
+        0 bytes.
         """
         rows = ((0, self.latency_s), *self.seconds_by_nbytes)
         for (small, small_s), (large, large_s) in pairwise(rows):
@@ -84,10 +85,10 @@ def derive_table(
     min_partition_bytes: int,
     max_partition_bytes: int,
 ) -> RoutingTable:
-    """Return the table of COARSE III-E.
+    """Return the routing table of COARSE III-E.
 
-    The proxy of lowest latency takes tensors up to a threshold, the one of highest bandwidth at the largest measured
-    size takes those above it.
+    The proxy of lowest latency takes tensors up to a threshold. Above it the proxy of highest bandwidth at the largest
+    measured size takes them.
 
     Proxies within `tie_tolerance` (relative) of the best count as equal; the local one is taken.
     """
@@ -132,7 +133,8 @@ def crossing_bytes(latency: ProxyProfile, bandwidth: ProxyProfile) -> int:
 def full_bandwidth_bytes(profile: ProxyProfile, least_bytes: int = 0) -> int:
     """Return the smallest measured size that reaches full bandwidth (COARSE III-E's partition size).
 
-    Of the sizes from `least_bytes` on, or the largest alone: a copy that fits into a cache says nothing of memory.
+    Only sizes from `least_bytes` on count, or the largest alone where there are none: a copy that fits into a cache
+    does not measure memory.
     """
     measured = [pair for pair in profile.seconds_by_nbytes if pair[0] >= least_bytes]
     rates = {nbytes: nbytes / seconds for nbytes, seconds in measured or profile.seconds_by_nbytes[-1:]}
@@ -141,10 +143,10 @@ def full_bandwidth_bytes(profile: ProxyProfile, least_bytes: int = 0) -> int:
 
 
 def _best(costs_s: Sequence[tuple[float, ProxyProfile]], tie_tolerance: float) -> ProxyProfile:
-    """Return the local proxy if it costs no more than the cheapest does with the tolerance, else that.
+    """Return the local proxy if it is within the tolerance of the cheapest one, else the cheapest.
 
-    Of proxies that cost exactly the same the next one after the local: clients of equal machines would all choose
-    the first otherwise.
+    Among proxies of exactly equal cost it is the next one after the local: otherwise clients of equal machines would
+    all choose the first.
     """
     lowest_s = min(cost_s for cost_s, _ in costs_s)
     tied = [item for item in costs_s if item[0] <= lowest_s * (1 + tie_tolerance)]

@@ -13,7 +13,7 @@ from coarse.strategy.strategy import Strategy
 from coarse.strategy.wires import Wire
 
 COHORT_RANKS = 64
-"""Half types count so many exactly, also as a share of any number of ranks: they tell 63/n from 64/n."""
+"""Ranks that a half type counts exactly, also as a share of any number of ranks: it tells 63/n from 64/n."""
 _ABSENT = 1 << 20
 """Count of NaN among whole numbers: more than there are workers."""
 _WIRED = (DType.FLOAT32, DType.FLOAT64)
@@ -24,7 +24,7 @@ def wire_of(strategy: Strategy, descriptor: Descriptor, num_exact: int = 0) -> W
     """Return the wire of a bucket; None where it travels as it is.
 
     Args:
-        strategy: Who says.
+        strategy: The strategy that chooses the wire.
         descriptor: The bucket.
         num_exact: Elements at its end that are counts.
 
@@ -46,7 +46,10 @@ def wire_of(strategy: Strategy, descriptor: Descriptor, num_exact: int = 0) -> W
 
 
 def sent_of(descriptor: Descriptor, wire: Wire, num_workers: int, num_exact: int = 0) -> Descriptor:
-    """Return what is registered in place of a bucket: what its wire makes of its values, and its counts behind."""
+    """Return the descriptor that is registered in place of a bucket.
+
+    It describes the wire's form of the bucket's values, with the counts behind them.
+    """
     dtype = DType[wire.element.upper()]
     num_elements = wire.num_elements(descriptor.num_elements - num_exact, num_workers)
     if type(num_elements) is not int or num_elements < 1:
@@ -67,12 +70,15 @@ def sent_nbytes(strategy: Strategy, descriptor: Descriptor, num_workers: int, nu
 
 
 def name_in_turn(name: str, turn: int) -> str:
-    """Return a bucket's name in a turn: where sums come late, rounds take turns at as many buckets as are under way."""
+    """Return a bucket's name in a turn.
+
+    Where sums come late, rounds take turns at as many buckets as are under way.
+    """
     return f"{name}/late {turn}" if turn else name
 
 
 class SentBucket:
-    """One bucket of a worker behind its wire: values in, what travels; what came, values."""
+    """One worker's bucket behind its wire, which encodes values for travel and decodes the sum."""
 
     def __init__(self, descriptor: Descriptor, wire: Wire, worker: int, num_workers: int, num_exact: int = 0) -> None:
         self.sent = sent_of(descriptor, wire, num_workers, num_exact)
@@ -105,7 +111,7 @@ class SentBucket:
             self._encode_counts(values[self._num_values :], out[num_sent:])
 
     def take_back(self) -> None:
-        """Forget the bucket that was encoded last, which no device has added."""
+        """Forget the values that were encoded last and never added."""
         self._state = self._state_before
 
     def decode(self, total: np.ndarray, out: np.ndarray) -> None:
@@ -127,7 +133,7 @@ class SentBucket:
             self._decode_counts(total[num_sent:], out[self._num_values :])
 
     def _encode_counts(self, counts: np.ndarray, out: np.ndarray) -> None:
-        """Encode counts of 0, 1 or NaN, (k,): each a row, of which a worker fills its cohort's column."""
+        """Write counts of 0, 1 or NaN, (k,), as rows in which a worker fills the column of its cohort."""
         rows = out.reshape(len(counts), self._num_columns)
         rows[:] = 0
         if self._dtype.is_integer:
@@ -147,5 +153,5 @@ class SentBucket:
 
 
 def _columns(dtype: DType, num_workers: int) -> int:
-    """Return how many elements count one thing of all workers: half types count few."""
+    """Return the number of elements that count one thing over all workers: half types count few."""
     return -(-num_workers // COHORT_RANKS) if dtype.itemsize <= 2 else 1

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Sharded modes as objects: which transfers a unit needs in forward and backward, and what stays between.
+"""Sharded modes as objects, which state the transfers that a unit needs and the copies that stay.
 
 `fully_shard` and the simulator read the same ones. Sources: ZeRO-3 (FSDP), hybrid sharding (FSDP 3.2.2; MiCS), ZeRO++
 (hpZ, qwZ), FCDP (table I and section IV), ODC.
@@ -21,12 +21,11 @@ class Source(enum.StrEnum):
     HELD = "held"
     """Nothing moves: each worker has them."""
     ALL = "all workers"
-    """Gather from all workers' shards, between nodes."""
+    """Shards of all workers, between nodes."""
     NODE = "the node's workers"
-    """Gather from shards within the node: a worker's own in a mesh of two dimensions, else the second ones that it
-    keeps."""
+    """Shards within the node: a worker's own in a mesh of two dimensions, else the second ones that it keeps."""
     HOST = "the node's memory"
-    """Gather from the copy in the node's memory devices."""
+    """Copy in the node's memory devices."""
 
 
 class Keeps(enum.StrEnum):
@@ -47,13 +46,13 @@ class States(enum.StrEnum):
     SHARDED = "sharded"
     """Everything over all GPUs (ZeRO-3, FCDP)."""
     SECONDARY = "secondary"
-    """And the parameters once more over the GPUs of each node (ZeRO++)."""
+    """Everything over all GPUs, and the parameters once more over the GPUs of each node (ZeRO++)."""
     SUBGROUP = "subgroup"
     """Everything over the GPUs of each node (MiCS, hybrid sharding)."""
 
 
 class Use(NamedTuple):
-    """A unit, or its trainable or frozen part, is about to be used."""
+    """Use of a unit, or of its trainable or frozen part, that is about to begin."""
 
     in_backward: bool = False
     is_clean: bool = False
@@ -71,25 +70,27 @@ class Gather(NamedTuple):
 
 
 class Sum(enum.StrEnum):
-    """Way in which pieces are added."""
+    """Arithmetic by which pieces are added."""
 
     INT64 = "int64"
-    """Sum as integers over a window of 80 bits: the same bits for any order in which they come."""
+    """Integers over a window of 80 bits: the bits are equal in any order of arrival."""
     FLOAT32 = "float32"
-    """Sum in float32 in the order in which they come."""
+    """Floats in the order of arrival."""
     WORKER_ORDER = "worker-order"
-    """The n-th pieces of all workers in the workers' order, as a collective would; all push equally many."""
+    """Pieces in the workers' order: the n-th pieces of all workers are added as a collective would add them. All
+    workers push equally many."""
 
 
 SUM_TOP = 18
-"""Default exponent of `Sum.INT64`: gradients lie below 2**18 in size."""
+"""Bits of the largest gradient under `Sum.INT64`: by default gradients lie below 2**18 in size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """Rule of which transfers a unit needs, and what stays.
+    """Rule of the transfers that a unit needs, and of the copies that stay.
 
-    Subclass it as a frozen dataclass, whose fields are its options. Methods are pure, and asked on all workers alike.
+    Subclass it as a frozen dataclass, whose fields are its options. Its methods are pure, and every worker calls them
+    in the same way.
     """
 
     named_in: ClassVar[str] = "a Sharding is named in ct.fully_shard(model, mode=...), coarse shard and coarse predict"
@@ -100,14 +101,15 @@ class Sharding:
     mesh_dims: ClassVar[int] = 1
     """1: shards over all workers; 2: over the workers of a node, repeated across, whose gradients are summed across."""
     meets: ClassVar[bool] = True
-    """False if workers fetch and push each for itself, so that no gathers are simulated; then the next two say how."""
+    """False if each worker fetches and pushes on its own, so that no gathers are simulated; the next two attributes
+    then name the implementation."""
     shards_by: ClassVar[str] = ""
     """Function that shards a torch model, as MODULE:NAME."""
     predicts_by: ClassVar[str] = ""
-    """Function that simulates it, as MODULE:NAME: of a ShardedScenario it makes a PredictedIteration."""
+    """Function that simulates the mode, as MODULE:NAME: it makes a PredictedIteration of a ShardedScenario."""
     replays_by: ClassVar[str] = ""
     """Simulator of the last iterations of an emulated run, as MODULE:NAME: of a Job, each worker's Logged, the
-    counted Iterations, a factor on compute, and whether other modes are wanted, it makes an OwnStep, or says why not
+    counted Iterations, a factor on compute, and a flag for other modes it makes an OwnStep, or says why it cannot
     (coarse.emulation.account)."""
 
     def gather(self, use: Use) -> Gather:
@@ -115,7 +117,7 @@ class Sharding:
         raise NotImplementedError(f"{type(self).__name__} has no gather(); return a coarse.strategy.Gather")
 
     def factor_of(self, num_workers: int, per_node: int) -> int:
-        """Return how many workers, neighbours in their order, share a model's parameters (F of FSDP 3.2)."""
+        """Return how many workers, neighbours in their order, share a model's parameters (FSDP 3.2: F)."""
         return num_workers if self.mesh_dims == 1 else per_node
 
     def __str__(self) -> str:
@@ -126,7 +128,7 @@ def require_factor(factor: int, num_nodes: int, per_node: int) -> int:
     """Return a number of workers that may share a model's parameters: within nodes, or of whole nodes.
 
     Raises:
-        ConfigError: with the numbers that may.
+        ConfigError: It is another number; the error lists those that may.
     """
     known = factors_of(num_nodes, per_node)
     if factor not in known:
@@ -146,7 +148,10 @@ def factors_of(num_nodes: int, per_node: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Zero2(Sharding):
-    """Parameters are everywhere; what the optimizer has changed is gathered after its step. Simulated alone."""
+    """Mode whose parameters lie everywhere: changes of the optimizer are gathered after its step.
+
+    It is only simulated.
+    """
 
     states: ClassVar[States] = States.REPLICATED
 
@@ -166,7 +171,10 @@ class Fsdp(Sharding):
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(Sharding):
-    """Sharded within a node or a subgroup, repeated across; gradients are summed across too (HSDP, MiCS)."""
+    """Mode of shards within a node or a subgroup, repeated across (HSDP, MiCS).
+
+    Gradients are summed across too.
+    """
 
     states: ClassVar[States] = States.SUBGROUP
     mesh_dims: ClassVar[int] = 2
@@ -188,11 +196,14 @@ class Hybrid(Sharding):
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroPP(Sharding):
-    """After forward's gather each worker keeps 1/L of the unit, from which its node gathers in backward (hpZ)."""
+    """Mode that keeps 1/L of the unit on each worker after forward's gather (hpZ).
+
+    The node gathers from these shards in backward.
+    """
 
     states: ClassVar[States] = States.SECONDARY
     quantised: bool = False
-    """Gather int8 in forward (qwZ)."""
+    """True to gather int8 in forward (qwZ)."""
 
     @override
     def gather(self, use: Use) -> Gather:
@@ -203,10 +214,11 @@ class ZeroPP(Sharding):
 
 @dataclass(frozen=True, kw_only=True)
 class Fcdp(Sharding):
-    """Gathered units stay in the node's memory devices until their parameters change."""
+    """Mode that keeps gathered units in the node's memory devices until their parameters change."""
 
     comm: bool = True
-    """Read them there in forward too, so that frozen ones are never gathered between nodes again (FCDP-Comm)."""
+    """True to read them there in forward too, so that frozen ones are never gathered between nodes again (FCDP-Comm).
+    """
 
     @override
     def gather(self, use: Use) -> Gather:
@@ -217,7 +229,10 @@ class Fcdp(Sharding):
 
 @dataclass(frozen=True, kw_only=True)
 class OnDemand(Sharding):
-    """ODC: workers fetch shards and push gradients each for itself, and meet once a minibatch."""
+    """ODC: each worker fetches shards and pushes gradients on its own.
+
+    Workers synchronise once a minibatch.
+    """
 
     meets: ClassVar[bool] = False
     shards_by: ClassVar[str] = "coarse.odc.torch.sharding:shard_on_demand"
@@ -233,7 +248,7 @@ class OnDemand(Sharding):
 class InNetwork(Sharding):
     """LuWu: parameters and states lie on an optimizer node's disks, and workers pull and push units.
 
-    Live it is `ct.model_in_network`.
+    The live mode is `ct.model_in_network`.
     """
 
     meets: ClassVar[bool] = False
@@ -253,15 +268,15 @@ SHARDINGS: dict[str, type[Sharding]] = {
     "odc": OnDemand,
     "luwu": InNetwork,
 }
-"""coarse's own, by their names."""
+"""Sharded modes of coarse, by their names."""
 SIMULATED = tuple(name for name, kind in SHARDINGS.items() if kind.meets)
-"""Those that the simulator of collectives runs; the others' rule of when is another."""
+"""Modes that the simulator of collectives runs; the others follow another rule of when transfers begin."""
 LIVE = tuple(name for name, kind in SHARDINGS.items() if name != "zero2" and (kind.meets or kind.shards_by))
-"""Those of `fully_shard`."""
+"""Modes of `fully_shard`."""
 PREDICTED = tuple(SHARDINGS)
-"""Those of `coarse predict`."""
+"""Modes of `coarse predict`."""
 COLLECTIVE = tuple(name for name in LIVE if name in SIMULATED)
-"""Those that are both."""
+"""Modes that are both live and simulated."""
 
 
 def name_of(sharding: Sharding) -> str:
@@ -278,7 +293,7 @@ def gathers(sharding: Sharding, *, is_trainable: bool | None = None) -> Iterator
 
 
 def keeps_of(sharding: Sharding, *, is_trainable: bool) -> Keeps:
-    """Return what a mode keeps of trainable, or frozen, units; NOTHING where it keeps nothing in any use."""
+    """Return the copy that a mode keeps of trainable, or frozen, units; NOTHING where no use keeps one."""
     found = {gather.keep for _, gather in gathers(sharding, is_trainable=is_trainable)} - {Keeps.NOTHING}
     return found.pop() if found else Keeps.NOTHING
 
@@ -297,7 +312,7 @@ def require_sharding(sharding: object, mode: str) -> Sharding:
     """Return a sharding whose every gather can be carried out.
 
     Raises:
-        ConfigError: it is none, or one of its uses wants what it does not keep; it says which.
+        ConfigError: It is no sharding, or one of its uses needs a copy that it does not keep; the error says which.
     """
     if not isinstance(sharding, Sharding):
         raise ConfigError(f"mode {mode}: {sharding!r} is no coarse.strategy.Sharding", key="mode")
@@ -330,7 +345,7 @@ def _wrong(name: str, use: Use, found: object, why: str) -> ConfigError:
 
 
 def _misfit(sharding: Sharding, use: Use, found: Gather, own: Keeps) -> str:
-    """Return why a gather cannot be carried out where `own` is kept; "" if it can."""
+    """Return the reason why a gather cannot be carried out where `own` is kept; "" where it can."""
     if found.bits not in (8, 16):
         return f"bits are 16 or 8, got {found.bits!r}"
     if found.bits == 8 and (found.source is not Source.ALL or found.keep is Keeps.HOST_COPY):

@@ -15,18 +15,18 @@ _STEADY_TOLERANCE = 0.02
 
 
 def most_trials(num_buckets: int) -> int:
-    """Return the most splits that `search_splits` simulates: for an estimate of the time left."""
+    """Return the most splits that `search_splits` simulates, for an estimate of the time left."""
     stride = max(1, num_buckets // _NUM_PROBES)
     return len({*range(0, num_buckets + 1, stride), num_buckets}) + 2 * (stride.bit_length() - 1)
 
 
 def best_round(view: View, routes: Sequence[tuple[Facts, ...] | None], *, hold_back: bool = True) -> Round:
-    """Return the split, and of several routes (None: as measured) the ones, that simulate fastest.
+    """Return the split and the routes (None: as measured) that simulate fastest.
 
-    m = 0 (the workers' ring alone) is among the splits, so the choice is never slower, as far as the simulation tells,
-    than an all-reduce whose ring waits for backward. Where two take equally long, more goes to the memory devices. A
-    trial is one iteration; where later ones of the best are slower, as its workers no longer begin together, those
-    count.
+    m = 0 (the workers' ring alone) is among the splits. So the choice is never slower, as far as the simulation tells,
+    than an all-reduce whose ring waits for backward. Among equally fast choices more goes to the memory devices. A
+    trial is one iteration. If later iterations of the best choice are slower, because its workers no longer begin
+    together, those count.
     """
     count = len(view.nbytes)
     trials = [
@@ -51,7 +51,10 @@ def best_round(view: View, routes: Sequence[tuple[Facts, ...] | None], *, hold_b
 def search_splits(
     view: View, facts: tuple[Facts, ...] | None = None, *, hold_back: bool = True
 ) -> list[tuple[int, float]]:
-    """Return (split, seconds of an iteration) of the splits of a search: a grid, then closer and closer."""
+    """Return (split, seconds of an iteration) of each split that the search tries.
+
+    It tries a grid of splits, then closes in on the best of them.
+    """
     count = len(view.nbytes)
     seconds: dict[int, float] = {}
 

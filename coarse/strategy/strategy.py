@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Base class of strategies: who sums what, where and when; and the view by which one decides."""
+"""Base class of strategies, which decide who sums which tensor, where and when; and their view."""
 
 import enum
 from collections.abc import Sequence
@@ -17,21 +17,22 @@ from coarse.strategy.wires import Wire
 
 
 class Access(enum.Enum):
-    """Way in which workers' bytes reach device memory."""
+    """Way by which workers' bytes reach device memory."""
 
     COPY = "copy"
-    """Access by copies, over the way of pushes and pulls."""
+    """Copies, along the way of pushes and pulls."""
     COHERENT = "coherent"
-    """Access by loads and stores of the worker itself (COARSE III-B)."""
+    """Loads and stores of the worker itself (COARSE III-B)."""
 
 
 class Exchanges(enum.Enum):
-    """Contents of a bucket that is summed."""
+    """Quantity that a bucket holds and that is summed."""
 
     GRADIENTS = "gradients"
-    """Gradients of each step, as backward has them: all workers make the same steps."""
+    """Gradients of each step, as backward produces them: all workers take equal steps."""
     UPDATES = "updates"
-    """Changes by a worker's own steps since the last exchange, after a step: workers step alone between exchanges."""
+    """Changes that a worker's own steps made since the last exchange, sent after a step: workers step independently
+    between exchanges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,10 @@ class StepTimes:
 
 
 class View(Protocol):
-    """Knowledge at a border between two rounds: measured live, modelled in a simulation. Equal on all workers."""
+    """Knowledge at a border between two rounds, equal on all workers.
+
+    It is measured live, and modelled in a simulation.
+    """
 
     @property
     def cluster(self) -> Cluster:
@@ -54,7 +58,7 @@ class View(Protocol):
 
     @property
     def facts(self) -> tuple[Facts, ...]:
-        """Facts that `Strategy.facts` returned, by worker."""
+        """Facts of each worker, as `Strategy.facts` returned them."""
         ...
 
     @property
@@ -79,21 +83,23 @@ class View(Protocol):
 
     @property
     def least_shared_s(self) -> float:
-        """Seconds below which no iteration ends of which the workers sum a part; 0 where that is not known."""
+        """Seconds below which no iteration ends if the workers sum a part of it; 0 where that is not known."""
         ...
 
     def iteration_s(self, decided: Round, *, iterations: int = 1) -> float:
-        """Return seconds of an iteration with these rounds, simulated on the links as they are known.
+        """Return the seconds of an iteration with these rounds, simulated on the links as they are known.
 
         Args:
             decided: The round to repeat, with `facts` other than the view's where it has some.
-            iterations: How many are simulated; the mean of all counts.
+            iterations: Number of iterations to simulate; the mean of all counts.
         """
         ...
 
 
 class Strategy:
-    """Rule of who sums what, where and when. Subclass it as a frozen dataclass, whose fields are its options.
+    """Rule of who sums which tensor, where and when.
+
+    Subclass it as a frozen dataclass, whose fields are its options.
 
     All methods are pure: equal arguments give equal answers on every rank. Workers and memory devices both ask it, so
     its module may import the standard library, numpy and `coarse.strategy` alone.
@@ -106,7 +112,7 @@ class Strategy:
     access: ClassVar[Access] = Access.COPY
     """Way of workers' bytes into device memory."""
     exchanges: ClassVar[Exchanges] = Exchanges.GRADIENTS
-    """Contents of buckets."""
+    """Quantity that buckets hold."""
     uses_devices: ClassVar[bool] = True
     """False where `decide` leaves every bucket to the workers: they keep buckets in memory of their own, and a
     predicted job has no memory devices."""
@@ -117,10 +123,10 @@ class Strategy:
         """Raise ConfigError where the strategy cannot work on the cluster."""
 
     def num_devices(self, asked: int, num_workers: int) -> int:
-        """Return the memory devices of a predicted or emulated job.
+        """Return the number of memory devices of a predicted or emulated job.
 
         Args:
-            asked: The number that was asked for; 0 where nobody says.
+            asked: The number that was asked for; 0 where none was.
             num_workers: Workers of the job.
         """
         return (asked or num_workers) if self.uses_devices else 0
@@ -164,7 +170,10 @@ class Strategy:
         return measured
 
     def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
-        """Return where a tensor lies and who sums it; see `on_each_node`, `ring_of_all` and `central`."""
+        """Return the plan of a tensor; see `on_each_node`, `ring_of_all` and `central`.
+
+        It says where the tensor lies and who sums it.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no plan(); return one of coarse.strategy's, or a Plan")
 
     def hints(self, nbytes: Sequence[int], cluster: Cluster, facts: tuple[Facts, ...]) -> Sequence[int]:
@@ -173,28 +182,28 @@ class Strategy:
         Args:
             nbytes: Bytes of each bucket, in the order of backward.
             cluster: Workers and devices.
-            facts: By worker what it told all others.
+            facts: Facts that each worker told all others, by worker.
         """
         return [0] * len(nbytes)
 
     def wire(self, tensor: Tensor) -> Wire | None:
-        """Return what travels of a bucket of float32 or float64 in place of its values; None for them as they are.
+        """Return the wire of a bucket of float32 or float64; None for values that travel as they are.
 
-        Asked for buckets of gradients and of updates, not for arrays of a script. The tensor's hint is 0.
+        It is asked for buckets of gradients and of updates, not for arrays of a script. The tensor's hint is 0.
         """
         return None
 
     @property
     def has_wires(self) -> bool:
-        """True if `wire` may say that something else than values travels."""
+        """True if `wire` may replace a bucket's values by something else."""
         return type(self).wire is not Strategy.wire
 
     @property
     def lag(self) -> int:
         """Rounds by which the sums that a step applies are late.
 
-        With 1 a step applies those of the step before, which travel beside it. The first `lag` steps find zeros, and
-        change nothing (coarse.torch).
+        With 1 a step applies the sums of the step before, which travel in parallel with it. The first `lag` steps find
+        zeros, and change nothing (coarse.torch).
         """
         return 0
 
@@ -209,29 +218,31 @@ class Strategy:
 
     @property
     def period(self) -> int:
-        """Rounds after which `round` repeats: a prediction is the mean over so many iterations."""
+        """Rounds after which `round` repeats: a prediction is the mean over as many iterations."""
         return 1
 
     def round(self, number: int, decided: Round) -> Round:
-        """Return round `number`, counted from 0: `decided`, or some of its buckets.
+        """Return round `number`, counted from 0.
 
-        Where updates are exchanged, some buckets may stay as they are (By.NOBODY).
+        It is `decided`. Where updates are exchanged, some of its buckets may stay as they are (By.NOBODY).
         """
         return decided
 
     def outer(self, mean: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the update that a mean of all workers' updates comes to, and the next state of this outer optimizer.
+        """Return the update that follows from the mean of all workers' updates.
+
+        The next state of this outer optimizer comes with it.
 
         Args:
-            mean: What parameters of a bucket changed since the last exchange, (n,) float32 or float64; the mean over
+            mean: Changes of a bucket's parameters since the last exchange, (n,) float32 or float64; the mean over
                 workers.
-            state: What the last call returned for the bucket, (n,) of the same type; None at first.
+            state: State that the last call returned for the bucket, (n,) of the same type; None at first.
         """
         return mean, state
 
 
 def require_round(strategy: Strategy, decided: object, num_buckets: int, method: str = "decide") -> Round:
-    """Return what a strategy's method returned; ConfigError where it is no round of so many buckets."""
+    """Return the round that a method returned; ConfigError where it is no round of so many buckets."""
     if isinstance(decided, Round) and len(decided.by) == num_buckets and all(isinstance(by, By) for by in decided.by):
         return decided
     raise ConfigError(
@@ -266,7 +277,7 @@ _MOST_LAG = 64
 
 
 def require_lag(strategy: Strategy) -> int:
-    """Return by how many rounds sums come late; ConfigError where the strategy cannot have them so."""
+    """Return the rounds by which sums come late; ConfigError where the strategy cannot have them so."""
     lag, name = strategy.lag, type(strategy).__name__
     if type(lag) is not int or not 0 <= lag <= _MOST_LAG:
         raise ConfigError(

@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
-"""Wires: what travels of a bucket instead of its values, and how the sum is read from what came.
+"""Wires: forms in which a bucket's values travel, and rules that read the sum from what came.
 
-Devices and workers add what travels element by element, whatever it means. So a cast is summed as it is, and what
+Devices and workers add what travels element by element, regardless of its meaning. So a cast is summed as it is. What
 cannot be added, such as a worker's largest values and their places, lies in a row of each worker's own: the sum of
 disjoint rows is all of them.
 """
@@ -20,15 +20,16 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Wire:
-    """Rule of what travels of a bucket's values. Subclass it as a frozen dataclass; all methods are pure.
+    """Rule of the form in which a bucket's values travel.
 
-    Buckets of float32 and float64 have one, those of other types travel as they are.
+    Subclass it as a frozen dataclass; all methods are pure. Buckets of float32 and float64 have a wire, those of other
+    types travel as they are.
     """
 
     element: str = "float32"
     """Type of the elements that travel and are added: float16, bfloat16, float32, float64, int32 or int64."""
     is_linear: bool = False
-    """True if `decode` of a mean is the mean of what it gives of each: then devices divide by the workers where
+    """True if `decode` of a mean is the mean of the decoded parts. Then devices divide by the workers where
     gradients are averaged, before they round. Else elements are summed, and what `decode` returns is divided."""
     encode_bytes_per_s: float = math.inf
     """Bytes of values that a worker encodes in a second, for predictions; `coarse check --strategy` measures them."""
@@ -36,17 +37,17 @@ class Wire:
     """Bytes of values that a worker decodes in a second, for predictions."""
 
     def num_elements(self, num_values: int, num_workers: int) -> int:
-        """Return how many elements travel of so many values."""
+        """Return the number of elements that travel for so many values."""
         return num_values
 
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
-        """Return what a worker contributes, and the next state of the bucket on this worker.
+        """Return a worker's contribution, and the next state of the bucket on this worker.
 
         Args:
             values: This worker's values, (n,) float32 or float64; not to be written to.
             worker: This worker's number.
             num_workers: Workers of the job.
-            state: What the last call returned for the bucket; None at first.
+            state: The state that the last call returned for the bucket; None at first.
 
         Returns:
             (m,) of `element`, with m by `num_elements`; bfloat16 as uint16, see `narrowed`.
@@ -54,11 +55,15 @@ class Wire:
         raise NotImplementedError(f"{type(self).__name__} has no encode()")
 
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
-        """Return the sum of all workers' values. It has no state: what it wants to know must travel.
+        """Return the sum of all workers' values.
+
+        It has no state: all that it has to know must travel.
 
         Args:
-            total: The sum of what workers encoded, (m,) of `element`; their mean where `is_linear` and gradients are
-                averaged. Of one worker alone under `Feedback`, and without those that have joined: who has to know how
+            total: The sum of the workers' encoded values, (m,) of `element`; their mean where `is_linear` and gradients
+                are
+                averaged. Of one worker alone under `Feedback`, and without those that have joined: a wire that has to
+                know how
                 many contributed sends a 1.
             num_values: n.
             num_workers: Workers of the job, as in `encode`.
@@ -99,7 +104,7 @@ class Rows(Wire):
     element: str = "int32"
 
     def row_elements(self, num_values: int) -> int:
-        """Return how many int32 `pack` returns of so many values."""
+        """Return the number of int32 that `pack` returns for so many values."""
         raise NotImplementedError(f"{type(self).__name__} has no row_elements()")
 
     def pack(self, values: np.ndarray) -> np.ndarray:
@@ -145,7 +150,7 @@ class TopK(Rows):
             raise ConfigError(f"a share of values is above 0 and at most 1, got {self.share}", key="share")
 
     def num_kept(self, num_values: int) -> int:
-        """Return how many values of a bucket travel."""
+        """Return the number of a bucket's values that travel."""
         return min(num_values, max(1, round(self.share * num_values)))
 
     def row_elements(self, num_values: int) -> int:
@@ -153,7 +158,7 @@ class TopK(Rows):
         return 2 * self.num_kept(num_values)
 
     def pack(self, values: np.ndarray) -> np.ndarray:
-        """Return places, which rise, and the values there."""
+        """Return the places of the values, rising, and the values there."""
         count = self.num_kept(len(values))
         places = np.arange(len(values))
         if count < len(values):

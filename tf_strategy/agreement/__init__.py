@@ -1,1 +1,1 @@
-"""Agreement of workers on variables, the files of callbacks, logs and predictions."""
+"""State and outputs that are equal on all workers: variables, callback files, logs and predictions."""

@@ -1,9 +1,9 @@
 """Choice of the rank that writes the files of Keras' callbacks.
 
-[Note: one writer] All ranks run one program, and all have a ModelCheckpoint of one path. So where a `fit` begins the
-ranks say which paths their callbacks write, and of ranks that name the same path the first alone writes to it. A
-callback that one rank has alone, or with a path of its own, writes as ever. Where a save reads what has to be read by
-all ranks at once, the others save too, to a folder that is thrown away.
+[Note: one writer] All ranks run one program, and all have a ModelCheckpoint of one path. So at the begin of a `fit` the
+ranks state which paths their callbacks write, and of ranks that name the same path only the first writes to it. A
+callback that one rank has alone, or with a path of its own, writes as usual. If a save reads variables that all ranks
+must read at once, the others save too, to a folder that is thrown away.
 """
 
 import functools
@@ -35,33 +35,33 @@ _PATHS: dict[type, str] = {
     Callbacks.TensorBoard: "log_dir",
     Callbacks.CSVLogger: "filename",
 }
-"""Attribute in which each callback keeps the path that it writes."""
+"""Attribute in which each kind of callback keeps the path that it writes."""
 _silent: weakref.WeakSet[keras.callbacks.Callback] = weakref.WeakSet()
-"""The callbacks of this rank for which another rank writes."""
+"""Callbacks of this rank for which another rank writes."""
 _in_turn: weakref.WeakSet[keras.callbacks.Callback] = weakref.WeakSet()
-"""Those that all ranks have, who read what the first has put in order before."""
+"""Callbacks that all ranks have. The writing rank restores such a callback first, and the others read after it."""
 
 
 _awaited: weakref.WeakSet[keras.callbacks.CallbackList] = weakref.WeakSet()
-"""Those in which some ranks write for others, who go on after `fit` once the files are whole."""
+"""Callback lists in which some ranks write for others. All their ranks leave `fit` once the files are whole."""
 
 
 class Said(NamedTuple):
     """Statement of one rank about a callback that writes."""
 
     path: int
-    """Tells paths apart."""
+    """Fingerprint of the path."""
     is_backup: int
-    """True if training goes on from what may be there."""
+    """1 if training goes on from a backup that may be at the path, else 0."""
 
 
 def is_silent(said: Sequence[Sequence[Said]], rank: int, path: int) -> bool:
-    """Return whether another rank writes to a path of this rank's, by what all ranks have said."""
+    """Return whether a lower rank writes to this path, according to the statements of all ranks."""
     return any(one.path == path for others in said[:rank] for one in others)
 
 
 def require_one_beginning(found: Sequence[Mapping[int, int]]) -> None:
-    """Return if ranks that name one path, by which they say whether there is a backup, all say the same.
+    """Return if ranks that name one path agree on whether it has a backup.
 
     Raises:
         MismatchError: some would go on from it, and others begin anew.
@@ -77,7 +77,7 @@ def require_one_beginning(found: Sequence[Mapping[int, int]]) -> None:
 
 
 def write_on_one_rank(strategy: tf.distribute.Strategy, operations: Operations) -> None:
-    """Have one rank alone write a path, and draw progress bars, from now on ([Note: one writer])."""
+    """Let one rank alone write each path and draw progress bars from now on; see [Note: one writer]."""
     if operations.num_workers == 1:
         return
     if operations.rank != 0:
@@ -94,7 +94,7 @@ def write_on_one_rank(strategy: tf.distribute.Strategy, operations: Operations) 
 
 
 def _arrange(strategy: tf.distribute.Strategy, operations: Operations, callbacks: Any, model: Any) -> None:  # noqa: ANN401
-    """Agree with all ranks, where `fit` is about to use these callbacks, on who writes what."""
+    """Agree with all ranks on who writes what, when `fit` is about to use these callbacks."""
     if model is None or model.distribute_strategy is not strategy or keras_method() != "fit":
         return
     mine = {callback: _said(callback) for callback in callbacks.callbacks if _path_of(callback) is not None}
@@ -118,7 +118,7 @@ def _arrange(strategy: tf.distribute.Strategy, operations: Operations, callbacks
 
 
 def _pairs_of_all(operations: Operations, pairs: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-    """Return by rank the pairs of numbers that it gives."""
+    """Return each rank's pairs of numbers, in order of rank."""
     rows = operations.gather(tf.reshape(tf.constant(pairs, tf.int64), [-1, 2]))
     return [[(int(first), int(second)) for first, second in of_rank] for of_rank in rows]
 
@@ -134,14 +134,14 @@ def _path_of(callback: keras.callbacks.Callback) -> object | None:
 
 
 def _checkpoint_unwritten(callback: keras.callbacks.ModelCheckpoint, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-    """Decide as the rank that writes does, of what is best so far too."""
+    """Decide as the writing rank does, and update the best value so far."""
     path = path_to_save(callback, *args, **kwargs)
     if path is not None:
         _take_part(callback, Path(path).name, weights_only=callback.save_weights_only)
 
 
 def _take_part(callback: keras.callbacks.Callback, name: str, *, weights_only: bool = True) -> None:
-    """Save to a folder that is thrown away, where the rank that writes would wait for this one otherwise."""
+    """Save to a temporary folder if the writing rank would otherwise wait for this one."""
     model = callback.model
     variables = [*model.variables, *(model.optimizer.variables if model.optimizer else ())]
     if not any(isinstance(getattr(variable, "value", variable), SyncOnReadVariable) for variable in variables):
@@ -151,7 +151,10 @@ def _take_part(callback: keras.callbacks.Callback, name: str, *, weights_only: b
 
 
 def _read_in_turn(operations: Operations) -> None:
-    """Read in turn: BackupAndRestore may mend a backup that was cut off; others read what has become of it."""
+    """Let silent ranks read a backup only after the writing rank has restored from it.
+
+    BackupAndRestore may mend a backup that was cut off before it reads it.
+    """
     restore = Callbacks.BackupAndRestore.on_train_begin
 
     @functools.wraps(restore)
@@ -166,7 +169,7 @@ def _read_in_turn(operations: Operations) -> None:
 
 
 def _end_together(operations: Operations) -> None:
-    """Wait for all ranks, so that one that reads a checkpoint after `fit` finds it whole."""
+    """Let ranks leave `fit` only when all files are whole, so that any rank can read a checkpoint."""
     end = Callbacks.CallbackList.on_train_end
 
     @functools.wraps(end)
@@ -190,7 +193,7 @@ def _before(kind: type, name: str, first: Callable[..., None]) -> None:
 
 
 def _where_silent(kind: type, name: str, instead: Callable[..., None]) -> None:
-    """Have callbacks for which another rank writes do something else."""
+    """Replace a method for callbacks for which another rank writes."""
     method = getattr(kind, name)
 
     @functools.wraps(method)

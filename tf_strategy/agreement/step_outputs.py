@@ -1,4 +1,4 @@
-"""Outputs of Keras' steps, equal on all workers: the means of training and test logs, and the rows predicted."""
+"""Outputs of Keras' steps, equal on all workers: means of training and test logs, and predicted rows."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tf_strategy.sums.operations import Operations
 
 
 def means_of_all(operations: Operations, logs: Any) -> Any:  # noqa: ANN401
-    """Return nested logs, of which every worker has its own, with the means over workers in place of numbers.
+    """Return nested logs with each number replaced by its mean over all workers.
 
     All numbers go as one float64 vector, so that workers synchronise once. A mean has the type of its numbers, one of
     integers rounded towards zero, as under MirroredStrategy. Variables, and what is no number, stay as they are.
@@ -40,7 +40,7 @@ def _as(mean: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _tensor_of(leaf: Any) -> Any:  # noqa: ANN401
-    """Return a number of Python's or numpy's as a tensor, since it may be one on another worker."""
+    """Convert a Python or numpy number to a tensor, since it may be a tensor on another worker."""
     return tf.convert_to_tensor(leaf) if isinstance(leaf, int | float | np.number | np.ndarray) else leaf
 
 
@@ -49,7 +49,7 @@ def _is_number(leaf: Any) -> bool:  # noqa: ANN401
 
 
 def rows_of_all(operations: Operations, outputs: Any) -> Any:  # noqa: ANN401
-    """Return nested outputs, of whose tensors every worker has its rows, with all workers' rows end to end.
+    """Return nested outputs with the rows of all workers joined end to end, in order of rank.
 
     A number per worker becomes a vector, as under MirroredStrategy; what is no tensor stays as it is.
 

@@ -1,11 +1,11 @@
-"""Variables that are equal on all ranks where training starts, and rank 0's where each rank writes its own.
+"""Variables equal on all ranks: where training starts, and where each rank writes its own (rank 0 counts).
 
-[Note: equal starts] First values are rank 0's; but ranks may read different files since, or one of them set weights or
-a learning rate alone, and would then train models that have nothing to do with one another.
+[Note: equal starts] First values are rank 0's. Later ranks may read different files, or one of them may set weights or
+a learning rate alone, and they would then train unrelated models.
 
 [Note: layer states] Layers write some variables in forward, each worker by its own part of the batch: moving statistics
 above all. Keras 3 has no aggregation for such variables, and with MirroredStrategy the first replica's count. Here rank
-0's count too: they travel with the next sum of gradients, so that all ranks evaluate and save alike.
+0's count too: they travel with the next sum of gradients, so that all ranks evaluate and save equal values.
 
 [Note: row states] The `states` of a stateful layer have a row for each row of the worker's own part of a batch. They
 stay each worker's, as a replica's stay its own under MirroredStrategy.
@@ -38,15 +38,15 @@ from tf_strategy.private_names import (
 from tf_strategy.sums.operations import Operations
 
 Digests = Mapping[int, int]
-"""A digest of the values of each variable, by its number."""
+"""Digest of each variable's values, by the variable's number."""
 States = dict[int, tf.Variable]
 """Variables by order of creation."""
 
 
 class EqualStarts:
-    """The strategy's variables that are to be equal on all ranks, and the optimizers that have begun with such.
+    """Strategy variables that must be equal on all ranks, and optimizers that have begun with equal ones.
 
-    See [Note: equal starts].
+    [Note: equal starts] has the reason.
     """
 
     def __init__(self, operations: Operations, is_in_optimizer: Callable[[], bool]) -> None:
@@ -58,7 +58,7 @@ class EqualStarts:
         self._has_warned = False
 
     def watch(self, variable: tf.Variable) -> None:
-        """Remember a variable of the strategy, unless each rank may have its own: counters, and states of generators.
+        """Remember a variable of the strategy, unless each rank may have its own: a counter or generator state.
 
         It is forgotten when a replica writes it by itself, as layers write moving statistics.
         """
@@ -71,7 +71,9 @@ class EqualStarts:
             on_replica_write(variable, lambda written: self._note(number, written))
 
     def require(self) -> None:
-        """Return if all of these are equal on all ranks; at once in Keras' evaluate and predict, which do not train.
+        """Return if all watched variables are equal on all ranks.
+
+        Keras' evaluate and predict do not train, and skip the check.
 
         Raises:
             MismatchError: values differ (on all ranks).
@@ -80,7 +82,9 @@ class EqualStarts:
             self._require_equal(())
 
     def require_of(self, optimizer: Any, variables: Sequence[Any]) -> None:  # noqa: ANN401
-        """Return if these are equal, and what `optimizer` trains and its own state; once found so, at once.
+        """Return if the watched variables, the trained ones and the optimizer's state are equal on all ranks.
+
+        The check runs once for each optimizer.
 
         Raises:
             MismatchError: values differ (on all ranks).
@@ -90,7 +94,7 @@ class EqualStarts:
             self._begun.add(optimizer)
 
     def _require_equal(self, others: Sequence[Any]) -> None:
-        """Compare the digests of all one by one, if a digest of these differs."""
+        """Compare one digest of all variables first, and each variable's own only if that differs."""
         operations = self._operations
         if operations.num_workers == 1:
             return
@@ -107,7 +111,7 @@ class EqualStarts:
             raise MismatchError(f"rank {operations.rank}: {told(names)}")
 
     def _variables(self, others: Sequence[Any]) -> dict[int, tf.Variable]:
-        """Return this rank's own variables by number: those watched, and below 0 others."""
+        """Return this rank's local variables by number: watched ones from 0, others below 0."""
         found = {number: own_variable(variable) for number, variable in sorted(self._watched.items())}
         known = {id(variable) for variable in found.values()}
         rest = enumerate(own_variable(variable) for variable in others)
@@ -115,7 +119,10 @@ class EqualStarts:
         return {number: variable for number, variable in found.items() if _has_value(variable)}
 
     def _note(self, number: int, written: tf.Variable) -> None:
-        """Note a variable that a replica has written; what an optimizer writes is equal on all ranks."""
+        """Forget a variable that a replica has written, since ranks may write unequal values.
+
+        It stays if an optimizer writes it, equally on all ranks, or if Keras writes a trained one by design.
+        """
         if self._is_in_optimizer() or (written.trainable and writes_by_design()):
             return
         self._watched.pop(number, None)
@@ -132,14 +139,14 @@ class EqualStarts:
 
 
 def differing(by_rank: Sequence[Digests]) -> list[int]:
-    """Return the numbers of the variables that all ranks have, and whose digests differ, in order."""
+    """Return, in order, the numbers of the variables that all ranks have and whose digests differ."""
     first, *others = by_rank
     common = set(first).intersection(*others)
     return sorted(number for number in common if any(digests[number] != first[number] for digests in others))
 
 
 def told(names: Sequence[str]) -> str:
-    """Return a sentence that these variables differ."""
+    """Return an error text which says that these variables differ."""
     return (
         f"the values of {listed(names)} differ between ranks, which would train on apart; load the same files, and set "
         "the same weights and learning rates, on every rank"
@@ -147,19 +154,22 @@ def told(names: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the names in quotes, three at most, and how many there are beside them."""
+    """Return at most three names in quotes, and how many more there are."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(map(repr, names[:3]))}{more}"
 
 
 def _table(variables: Mapping[int, tf.Variable]) -> np.ndarray:
-    """Return (n, 2) int64: each variable's number and digest, a CRC, which is four times as fast as blake2b."""
+    """Return each variable's number and digest, (n, 2) int64.
+
+    The digest is a CRC, which is four times as fast as blake2b.
+    """
     digests = [(number, _digest(values_of(variable))) for number, variable in variables.items()]
     return np.array(digests, np.int64).reshape(-1, 2)
 
 
 def values_of(variable: tf.Variable) -> np.ndarray:
-    """Return a variable's value, read so that a function that is traced does not take it for one that it needs."""
+    """Return a variable's values without making it an input of a function that is being traced."""
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype).numpy()
 
 
@@ -168,36 +178,39 @@ def _digest(array: np.ndarray) -> int:
 
 
 def own_variable(variable: Any) -> Any:  # noqa: ANN401
-    """Return this process's own variable behind Keras' or the strategy's."""
+    """Return this process's local variable behind a variable of Keras or of the strategy."""
     value = getattr(variable, "value", variable)
     return local_value(variable if callable(value) else value)
 
 
 def _has_value(variable: Any) -> bool:  # noqa: ANN401
-    """Return False if a variable is being made in the function that is traced, and will have rank 0's value."""
+    """Return whether a variable has a value.
+
+    One that is being made in the function under trace has none yet, and will have rank 0's.
+    """
     return isinstance(variable, tf.Variable) and bool(variable.is_initialized())
 
 
 class LayerStates:
     """Variables that this process has written by itself: floating, not trained, and without an aggregation.
 
-    See [Note: layer states] and [Note: row states].
+    [Note: layer states] and [Note: row states] say how they are treated.
     """
 
     def __init__(self, is_in_optimizer: Callable[[], bool]) -> None:
         self._is_in_optimizer = is_in_optimizer
         self._numbers = itertools.count()
         self._in_functions: weakref.WeakValueDictionary[int, tf.Variable] = weakref.WeakValueDictionary()
-        """Variables that are written in some tf.function, by order of creation."""
+        """Variables that a tf.function writes, by order of creation."""
         self._eagerly: States = {}
-        """Variables written outside of them since the last sum of gradients."""
+        """Variables that were written outside of tf.functions since the last sum of gradients."""
         self._around: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, States]]
         self._around = weakref.WeakKeyDictionary()
-        """Variables that functions around an optimizer had written when it was first traced, by optimizer and
+        """Variables that the surrounding functions had written when a function was first traced, by optimizer and
         function."""
 
     def watch(self, variable: tf.Variable) -> None:
-        """Notice when a variable of the strategy is written by a replica alone."""
+        """Watch a variable of the strategy for writes by a replica alone."""
         is_alone = variable.aggregation == tf.VariableAggregation.NONE
         if not is_alone or variable.trainable or not variable.dtype.is_floating:
             return
@@ -210,9 +223,10 @@ class LayerStates:
         on_replica_write(variable, note)
 
     def written(self, optimizer: Any) -> list[tf.Variable]:  # noqa: ANN401
-        """Return the variables that travel with a sum that `optimizer` asks for here, in order of creation.
+        """Return the variables, in order of creation, that travel with the sum that `optimizer` requests.
 
-        In a trace that is what its functions write; eagerly it is all since the last sum.
+        In a trace these are the variables that its functions have written so far; eagerly, those written since the last
+        sum.
         """
         if tf.executing_eagerly():
             found, self._eagerly = self._eagerly, {}
@@ -221,7 +235,7 @@ class LayerStates:
         return [found[number] for number in sorted(found)]
 
     def _traced(self, optimizer: Any) -> States:  # noqa: ANN401
-        """Return the states that travel in a trace ([Note: traced unequally often])."""
+        """Return the variables written in this trace and around it; see [Note: traced unequally often]."""
         known = dict(self._in_functions)
         around, within = ({n: known[n] for n in numbers} for numbers in written_in_traced_functions(known))
         function = innermost_function()
@@ -232,10 +246,13 @@ class LayerStates:
 
 
 class FirstReplicaVariable(SyncOnReadVariable):
-    """Each worker has its own; read outside of replicas it is rank 0's, where TensorFlow's is the reader's own."""
+    """Variable of each worker's own that reads as rank 0's outside of replicas.
+
+    TensorFlow's SyncOnReadVariable gives the reader's own value there.
+    """
 
     def value(self) -> tf.Tensor:
-        """Return a replica's own value within `strategy.run`, rank 0's elsewhere."""
+        """Return the replica's own value within `strategy.run`, rank 0's elsewhere."""
         return tf.convert_to_tensor(self._get())
 
     def _get_cross_replica(self) -> Any:  # noqa: ANN401
@@ -247,7 +264,7 @@ class FirstReplicaVariable(SyncOnReadVariable):
 
 
 def read_from_rank_0(variable: tf.Variable) -> tf.Variable:
-    """Return the variable, or one that asks for the first replica's value if that alone counts on reading."""
+    """Return a FirstReplicaVariable if only the first replica's value counts, else the variable itself."""
     is_first = variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
     if not is_first or not isinstance(variable, SyncOnReadVariable):
         return variable

@@ -1,1 +1,1 @@
-"""Every worker's part of a dataset, and the end of the data, on which all workers agree."""
+"""Each worker's part of a dataset, and the common end of the data."""

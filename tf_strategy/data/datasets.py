@@ -1,4 +1,4 @@
-"""Every worker's part of a dataset: of which rows or files, in which order, in whose memory, and until which end.
+"""Each worker's part of a dataset: its rows or files, their order, their memory and their end.
 
 [Note: names alone] TensorFlow notices that there are too few files when the first batch is read, which runs all that a
 program does to its rows. But the split is a rewrite of the dataset's graph: each node that shares out names stands in
@@ -41,23 +41,23 @@ from tf_strategy.sums.places import fingerprint_of
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 _MODERATE = b"\x08\x02"
-"""CardinalityOptions of compute level CARDINALITY_COMPUTE_MODERATE, which looks into flat_map, of which Keras makes
-the datasets of its arrays."""
+"""CardinalityOptions of compute level CARDINALITY_COMPUTE_MODERATE, which looks into flat_map. Keras makes the datasets
+of its arrays of flat_map."""
 _IGNORE_STATE = 1
-"""ExternalStatePolicy of a graph that is to be read only."""
+"""ExternalStatePolicy of a graph that is only read."""
 _first_reads: WeakKeyDictionary[tf.data.Dataset, bool] = WeakKeyDictionary()
-"""Results of reading a first batch, by dataset."""
+"""True for a dataset whose first batch showed enough files."""
 _NO_SEED = 87654321
-"""Seed that TensorFlow gives an operation with a seed of its own, where there is no global one."""
+"""Graph-level seed that TensorFlow gives an operation with its own seed if no global seed is set."""
 
 
 def distribute(
     dataset: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy, operations: Operations
 ) -> tf.distribute.DistributedDataset:
-    """Return a dataset of global batches split over the workers by its AutoShardPolicy; a split one stays so.
+    """Split a dataset of global batches over the workers by its AutoShardPolicy; keep one that is split.
 
-    By DATA every global batch is cut into one part for each worker, in order of rank. AUTO splits by files where there
-    are enough for all workers, and by DATA otherwise and for `model.predict`, whose rows are wanted in order.
+    The policy DATA cuts every global batch into one part for each worker, in order of rank. AUTO splits by files if
+    there are enough for all workers, and by DATA otherwise and for `model.predict`, whose rows are wanted in order.
 
     Raises:
         ConfigError: what came is no dataset, is distributed within a tf.function, or is to be split by files that it
@@ -86,7 +86,7 @@ def from_function(
     strategy: tf.distribute.Strategy,
     operations: Operations,
 ) -> tf.distribute.DistributedDataset:
-    """Return the dataset that a function makes for this worker, as it is; raise as `distribute` does."""
+    """Distribute the dataset that a function makes for this worker, unsplit; raise as `distribute` does."""
     context = tf.distribute.InputContext(
         num_input_pipelines=operations.num_workers,
         input_pipeline_id=operations.rank,
@@ -98,7 +98,7 @@ def from_function(
 
 
 def num_batches_of(dataset: tf.data.Dataset) -> int:
-    """Return the number of elements of an epoch, as far as it can be told without reading (INFINITE, UNKNOWN)."""
+    """Return the number of elements of an epoch, if known without reading, else INFINITE or UNKNOWN."""
     variant = tf.data.experimental.to_variant(dataset)
     return int(tf.raw_ops.DatasetCardinality(input_dataset=variant, cardinality_options=_MODERATE))
 
@@ -106,7 +106,7 @@ def num_batches_of(dataset: tf.data.Dataset) -> int:
 def _split(
     dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
 ) -> tuple[DataSplit, tf.data.Dataset]:
-    """Return the split of a dataset's policy, and this worker's part."""
+    """Return the split that a dataset's policy asks for, and this worker's part."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
         return DataSplit.AS_GIVEN, by(policy)
@@ -126,9 +126,9 @@ def _split(
 def _by_files(
     dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
 ) -> tf.data.Dataset | None:
-    """Return this worker's part by files; None if there are no files, or too few for any of the workers.
+    """Return this worker's part by files, or None if there are no files, or too few for any of the workers.
 
-    Where none are read TensorFlow is not asked: it would log errors of what is none.
+    TensorFlow is not asked about a dataset that reads no files, since it would log errors.
     """
     if not may_read_files(dataset):
         return None
@@ -149,7 +149,7 @@ def _agreed(
     strategy: tf.distribute.Strategy,
     operations: Operations,
 ) -> tf.distribute.DistributedDataset:
-    """Return a worker's part that ends where all others do."""
+    """Return a worker's part as a distributed dataset that ends where all other parts end."""
     here = DataPart(int(split), num_batches, *_counted_by_keras(), *order_of(part))
     rows = operations.gather(tf.constant([here], tf.int64))
     parts = [DataPart(*(int(number) for number in row[0])) for row in rows]
@@ -169,7 +169,7 @@ def _agreed(
 
 
 def _counted_by_keras() -> tuple[int, int]:
-    """Return the numbers of batches and steps by which Keras ends an epoch."""
+    """Return the numbers of batches and steps by which Keras ends an epoch, or NOT_BY_KERAS twice."""
     counts = keras_counts()
     if counts is None:
         return NOT_BY_KERAS, NOT_BY_KERAS
@@ -185,7 +185,9 @@ def _require_dataset(dataset: object, rank: int) -> None:
 
 
 def refuse_data_without_a_batch(strategy: tf.distribute.Strategy, operations: Operations) -> None:
-    """Have Keras tell of data without a batch, for models of this strategy, in place of a bare StopIteration.
+    """Let Keras raise ConfigError for data without a batch from now on, for models of this strategy.
+
+    Keras alone would let out a StopIteration without a text.
 
     Raises there:
         ConfigError: data of `fit` or `evaluate` end before their first batch (on all ranks).
@@ -205,9 +207,9 @@ def refuse_data_without_a_batch(strategy: tf.distribute.Strategy, operations: Op
 
 
 def are_files_enough(dataset: tf.data.Dataset, part: tf.data.Dataset, num_workers: int) -> bool:
-    """Return whether TensorFlow's split by files, of which `part` is one worker's, gives every worker some.
+    """Return whether a split by files, of which `part` is one worker's share, gives every worker a file.
 
-    Where the graph cannot be had (of more than 2 GiB, say) a first batch is read, once for each dataset.
+    If the graph is not available (because it exceeds 2 GiB, say) a first batch is read, once for each dataset.
     """
     if num_workers == 1:
         return True
@@ -223,7 +225,7 @@ def are_files_enough(dataset: tf.data.Dataset, part: tf.data.Dataset, num_worker
 
 
 def _lists_of_names(part: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yield the datasets, of names of files as a rule, of which each worker takes a share ([Note: names alone])."""
+    """Yield the datasets, usually of file names, that workers share out; see [Note: names alone]."""
     variant = tf.data.experimental.to_variant(part)
     said = tf.raw_ops.DatasetToGraphV2(
         input_dataset=variant, external_state_policy=_IGNORE_STATE, strip_device_assignment=False
@@ -240,7 +242,7 @@ def _lists_of_names(part: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def _has(names: tf.data.Dataset, num_wanted: int) -> bool:
-    """Return whether there are as many names; they are read if their number is not known."""
+    """Return whether there are `num_wanted` names or more; names of unknown number are read."""
     num_names = int(names.cardinality())
     if num_names == tf.data.UNKNOWN_CARDINALITY:
         num_names = int(names.take(num_wanted).reduce(np.int64(0), lambda num_read, *_: num_read + 1))
@@ -262,10 +264,10 @@ def _can_read(part: tf.data.Dataset) -> bool:
 
 
 def share_seed(operations: Operations) -> bool:
-    """Let all ranks draw the same, who must shuffle equally to split; return whether the program has set the seed.
+    """Give all ranks equal random states for equal shuffles; return whether the program set a seed.
 
-    They get one global seed of TensorFlow, unless the program has set it. Python's generator, and numpy's, is seeded
-    anew on all where its states differ.
+    All ranks get one global seed of TensorFlow, unless the program has set it. The generators of Python and numpy are
+    seeded anew on all ranks if their states differ.
     """
     seed, is_set = _global_seed()
     proposed = int.from_bytes(os.urandom(4), "little") % _NO_SEED
@@ -282,7 +284,7 @@ def share_seed(operations: Operations) -> bool:
 
 
 def order_of(dataset: tf.data.Dataset) -> tuple[int, int, int, int]:
-    """Return the facts on which the order of a dataset's rows depends, as the last fields of DataPart."""
+    """Return the last four fields of DataPart, on which the order of a dataset's rows depends."""
     seeds, is_from_python = draws_of(dataset)
     states = (_python_state(), _numpy_state()) if is_from_python else (0, 0)
     return _global_seed()[0], fingerprint_of(repr(seeds).encode()), *states
@@ -309,7 +311,7 @@ def _numpy_state() -> int:
 
 
 def owned(part: tf.data.Dataset) -> tf.data.Dataset:
-    """Return the same elements, in memory of TensorFlow's own ([Note: lent memory])."""
+    """Return a dataset of equal elements in memory that TensorFlow owns; see [Note: lent memory]."""
     if not has_lent_memory(part):
         return part
     whole = tf.data.Dataset.zip((part,))  # else map would take tuples apart
@@ -317,7 +319,10 @@ def owned(part: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _copy(component: tf.Tensor | None) -> tf.Tensor | None:
-    """Return a tensor of numbers copied; `tf.identity` would be the same memory. All else is TensorFlow's already."""
+    """Copy a tensor of numbers; return any other component, which TensorFlow owns already.
+
+    A `tf.identity` would share the memory.
+    """
     if component is None or component.dtype in (tf.string, tf.variant, tf.resource):
         return component
     return tf.raw_ops.DeepCopy(x=component)

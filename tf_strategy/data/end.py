@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""End of the workers' data, and what these must share: decided from what every worker says.
+"""Rules for the workers' data and their common end, decided from the statements of all workers.
 
-[Note: one end] A step takes all workers, so an epoch ends for all at once or for none. Where every worker knows how
-many batches it has, this is settled before the first; where none does, all say before each batch what they have given.
+[Note: one end] A step takes all workers, so an epoch ends for all at once or for none. If every worker knows its number
+of batches, the end is settled before the first; if none does, all state before each batch how many they have given.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from typing import NamedTuple
 from coarse.errors import MismatchError
 
 INFINITE, UNKNOWN = -1, -2
-"""Numbers of batches, as `tf.data.Dataset.cardinality` says them."""
+"""Special numbers of batches, as `tf.data.Dataset.cardinality` returns them."""
 NOT_BY_KERAS = -3
-"""Number in place of those that Keras counts by, where it is not Keras that distributes."""
+"""Value in place of Keras' counts for a dataset that Keras does not distribute."""
 
 REMEDY = (
     "give every rank as many batches: batch(n, drop_remainder=True) and take(k), or repeat() with steps_per_epoch"
@@ -24,11 +24,11 @@ _APART = "is split from different orders, so that some samples come twice in an 
 
 
 class DataSplit(IntEnum):
-    """Way in which the workers' parts come about."""
+    """Way of splitting a dataset into the workers' parts."""
 
     AS_GIVEN = 0
     BY_BATCHES = 1
-    """Every global batch is cut into one batch for each worker, of no rows at worst."""
+    """Split of every global batch into one batch for each worker, of no rows at worst."""
     BY_FILES = 2
 
 
@@ -37,19 +37,19 @@ class DataPart(NamedTuple):
 
     split: int
     num_batches: int
-    """Number of batches in an epoch (INFINITE, UNKNOWN)."""
+    """Batches of an epoch, or INFINITE or UNKNOWN."""
     keras_batches: int
-    """Number that Keras takes them for: it stops there without asking for another."""
+    """Batches of an epoch by Keras' count. Keras stops there without asking for another."""
     keras_steps: int
-    """The steps_per_epoch that Keras was given."""
+    """Steps per epoch (steps_per_epoch) given to Keras."""
     seed: int
     """TensorFlow's global seed."""
     shuffles: int
-    """Tells apart the seeds by which the dataset shuffles, each of which TensorFlow draws for itself."""
+    """Fingerprint of the seeds by which the dataset shuffles, each of which TensorFlow draws for itself."""
     python_random: int
-    """Tells apart states of Python's `random`; 0 where no rows come from Python."""
+    """Fingerprint of the state of Python's `random`; 0 if no rows come from Python."""
     numpy_random: int
-    """Digest of the state of `numpy.random`."""
+    """Fingerprint of the state of `numpy.random`; 0 if no rows come from Python."""
 
 
 class StepReport(NamedTuple):
@@ -57,15 +57,15 @@ class StepReport(NamedTuple):
 
     dataset: int
     step: int
-    """Number of the step from 0 with each iterator."""
+    """Number of the step, from 0 with each iterator."""
     num_batches: int
-    """Number of batches that it has given, with this step's."""
+    """Batches given so far, including this step's."""
 
 
 def allowed_behind(split: DataSplit) -> int:
-    """Return the number of batches that a worker's part may lack at the end, for which it runs empty ones.
+    """Return the number of batches that a part may lack at the end, for which it runs empty ones.
 
-    Files differ in length.
+    It is 1 for a split by files, since files differ in length.
     """
     return 1 if split is DataSplit.BY_FILES else 0
 
@@ -91,7 +91,7 @@ def must_ask(parts: Sequence[DataPart]) -> bool:
 
 
 def goes_on(said: Sequence[StepReport], allowed: int) -> bool:
-    """Return whether a step takes place, in which workers that have no batch left run an empty one.
+    """Return whether a step takes place; workers without a batch left run an empty one in it.
 
     Raises:
         MismatchError: a worker has given more than `allowed` batches fewer than others, or is elsewhere in its program.
@@ -115,12 +115,12 @@ def goes_on(said: Sequence[StepReport], allowed: int) -> bool:
 
 
 def place_of(worker: StepReport) -> str:
-    """Return the place of a worker in its data, in words."""
+    """Return a description of a worker's position in its data."""
     return f"batch {worker.step} of dataset number {worker.dataset}"
 
 
 def different_orders(parts: Sequence[DataPart]) -> list[str]:
-    """Return warnings, if ranks that each read a whole dataset may have it in different orders."""
+    """Return warnings if ranks that keep a share of a whole dataset may have it in different orders."""
     split = parts[0].split
     if split == DataSplit.AS_GIVEN:
         return []
@@ -150,7 +150,7 @@ def different_orders(parts: Sequence[DataPart]) -> list[str]:
 
 
 def shared_seed(seeds: Sequence[int | None], proposed: int) -> int:
-    """Return the seed for ranks that have none: that of the first rank that has one, else `proposed`."""
+    """Return the seed for ranks without one: that of the first rank that has one, else `proposed`."""
     return next((seed for seed in seeds if seed is not None), proposed)
 
 
@@ -179,7 +179,7 @@ def _split(split: int) -> str:
 
 
 def _grouped(texts: Sequence[str]) -> str:
-    """Return the statements with the ranks that make each."""
+    """Join equal texts, each with the ranks that it applies to."""
     ranks_of = {text: [rank for rank, other in enumerate(texts) if other == text] for text in dict.fromkeys(texts)}
     return ", ".join(
         f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_of.items()

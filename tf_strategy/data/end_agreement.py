@@ -1,4 +1,4 @@
-"""Asks all workers, before each batch, whether the data go on; see [Note: one end] in tf_strategy.data.end.
+"""Agreement of all workers, before each batch, on whether the data go on; see [Note: one end] in data.end.
 
 [Note: nothing ahead] An iterator may be left at any step (steps_per_epoch, EarlyStopping, break), so nothing may be
 under way between two batches: every question is answered before its batch is handed out, and none is asked before the
@@ -21,14 +21,14 @@ from tf_strategy.data.end import StepReport, goes_on, place_of
 from tf_strategy.sums.places import told
 
 _NUM_KEYS = 64
-"""Datasets take turns at them: more are never read in one step."""
+"""Number of keys that datasets use in turn. A step never reads more datasets."""
 _EQUALLY_OFTEN = "all ranks must read a distributed dataset equally often"
 _numbers = count()
 _locks = [threading.Lock() for _ in range(_NUM_KEYS)]
 
 
 class DataAgreement:
-    """The workers' common end of one dataset; all make it in the same order."""
+    """Common end of one dataset for all workers, which make their agreements in one order."""
 
     def __init__(self, allowed: int) -> None:
         self._number = next(_numbers)
@@ -42,7 +42,7 @@ class DataAgreement:
         )
 
     def asked(self, part: tf.data.Dataset) -> tf.data.Dataset:
-        """Return a worker's part that ends when all end, and has empty batches before that if it is over."""
+        """Return a worker's part that ends when all end, with empty batches once its own are over."""
         here = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(1).repeat(), part))
         over = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0), _as_dataset(part.element_spec))).repeat()
         steps = here.concatenate(over).enumerate()
@@ -88,14 +88,14 @@ class DataAgreement:
 
 
 def _as_dataset(spec: object) -> tf.data.Dataset:
-    """Return one empty batch."""
+    """Return a dataset of one empty batch."""
     return tf.data.Dataset.from_tensors(empty_batch(spec))
 
 
 def empty_batch(spec: Any) -> Any:  # noqa: ANN401
-    """Return a batch of no rows, nested as `spec` is, the type specification of batches; extents not known are 0.
+    """Return a batch of no rows, nested as `spec`, the type specification of batches; unknown extents are 0.
 
-    A worker runs it whose data are over while others finish theirs.
+    A worker whose data are over runs it while others finish theirs.
 
     Raises:
         ConfigError: a component of a kind that has no rows.

@@ -1,1 +1,1 @@
-"""Sums over all workers, and other synchronisation: what is combined, when and in which memory."""
+"""Sums over all workers and other synchronisations: contents, order and memory."""

@@ -1,4 +1,4 @@
-"""Device memory of sums: one reduction's own buckets, and a few buffers that serve all shapes."""
+"""Device memory of sums: buckets of one reduction's own, and a few buffers that serve all shapes."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 NUM_SLOTS = 4
 """Pieces in flight at once."""
 PIECE_BYTES = 4 * MIB
-"""The most in one of them: all buffers of a type and operation together have twice NUM_SLOTS as much."""
+"""Largest bytes of a piece. All buffers of a type and operation together have 2 * NUM_SLOTS times as much."""
 
 
 class ReductionSite:
-    """The buckets of one kind of reduction."""
+    """Buckets of one kind of reduction."""
 
     def __init__(self, tensors: ReducedTensors, plans: Sequence[BucketPlan], reducer: Reducer) -> None:
         self.tensors = tensors
         self.reducer = reducer
         self.num_buckets = len(plans)
         self._views: list[list[np.ndarray]] = []
-        """Places of each bucket's tensors."""
+        """Memory of each bucket's tensors, by bucket."""
         self.members = tuple(members_of(plan) for plan in plans)
-        """Numbers of each bucket's tensors."""
+        """Numbers of each bucket's tensors, by bucket."""
         self.flights: dict[int, Flight] = {}
-        """Flight of each bucket that was started last."""
+        """Flight started last for each bucket."""
         for plan in plans:
             memory = reducer.memory_of(plan.descriptor, plan.num_exact)
             slots = plan.layout.slots
@@ -52,20 +52,20 @@ class ReductionSite:
         return sum(view.nbytes for view in self._views[bucket])
 
     def results(self, bucket: int) -> list[np.ndarray]:
-        """Return the places of a bucket's results, flat, until it is filled again."""
+        """Return the memory of a bucket's results, flat, valid until the bucket is filled again."""
         return self._views[bucket]
 
 
 class Piece(NamedTuple):
-    """Piece that one push sums, in a buffer that other shapes use, too."""
+    """Bytes that one push sums, in a buffer that other shapes use too."""
 
     descriptor: Descriptor
     sections: tuple[Section, ...]
-    """Bytes that it holds of each tensor."""
+    """Sections of tensors that the piece holds."""
 
 
 def pieces_of(tensors: ReducedTensors, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
-    """Return all tensors, type by type and end to end; few distinct buffers serve any shapes."""
+    """Cut all tensors into pieces, type by type and end to end; few distinct buffers serve all shapes."""
     pieces: list[Piece] = []
     for wire in dict.fromkeys(tensors.wires):
         lengths = [nbytes if one is wire else 0 for one, nbytes in zip(tensors.wires, tensors.each_nbytes, strict=True)]

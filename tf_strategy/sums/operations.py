@@ -2,8 +2,8 @@
 
 [Note: order] Every synchronisation of a graph begins with an update of one variable, the ticket, and ends with another.
 TensorFlow keeps updates of one variable in the order of the program, through nested functions and loops too, so that
-synchronisations follow one another alike on all ranks; within one, each bucket is pushed as soon as its own gradients
-are there.
+synchronisations follow one another in one order on all ranks; within one, each bucket is pushed as soon as its own
+gradients are there.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,9 +48,10 @@ class Operations:
     ) -> list[tf.Tensor]:
         """Return the sums or means over all workers, of the same shapes and types.
 
-        What a graph knows the shapes of has device memory of its own, and so have gradients, which come again in these
-        shapes in every step; all other tensors share some, and may be of any shapes. All but the `exact` ones are
-        gradients, where these are said.
+        Reductions whose shapes a graph knows have device memory of their own. So have gradients, which have the same
+        shapes in every step. All other tensors share some memory, and may be of any shapes. If `exact` is given, all
+        tensors but these are gradients.
+
 
         Raises:
             TypeError: a type that devices cannot add, or the mean of integers.
@@ -110,7 +111,10 @@ class Operations:
         return [results[number] for number in range(len(raw))]
 
     def _pushed(self, tensors: ReducedTensors, bucket: int, raw: list[tf.Tensor]) -> tf.Tensor:
-        """Push a bucket; where rounds are timed, the first push has the time since the last variable's gradient."""
+        """Push a bucket.
+
+        If rounds are timed, the first push says how many seconds before it the last variable's gradient came.
+        """
 
         def push(*arrays: np.ndarray) -> np.int64:
             self._rounds.push(tensors, bucket, arrays[: len(raw)], *map(float, arrays[len(raw) :]))
@@ -121,7 +125,7 @@ class Operations:
         return _operation(push, [*raw, *ago_s], [tf.int64])[0]
 
     def _at_once(self, op: Op, wires: tuple[DType, ...], raw: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors whose shapes are known when they come."""
+        """Reduce tensors whose shapes are unknown until they come."""
 
         def reduced(*arrays: np.ndarray) -> Arrays:
             return self._rounds.reduce(ReducedTensors(op, wires, tuple(array.shape for array in arrays)), arrays)
@@ -131,7 +135,7 @@ class Operations:
     # --- from one, and of all
 
     def broadcast(self, tensor: tf.Tensor, what: str) -> tf.Tensor:
-        """Rank 0's values on every rank; `what` names the tensor in errors."""
+        """Return rank 0's values on every rank; `what` names the tensor in errors."""
         require_bits(tensor.dtype, f"rank {self.rank}: {what}")
         with tf.device("CPU:0"):
             if tf.executing_eagerly():
@@ -156,7 +160,7 @@ class Operations:
     def _alone(
         self, function: Callable[..., Arrays], inputs: list[tf.Tensor], types: list[tf.DType]
     ) -> list[tf.Tensor]:
-        """Return one operation that is a whole synchronisation."""
+        """Run a whole synchronisation as one operation."""
         with tf.control_dependencies([self._enter()]):
             results = _operation(function, inputs, types)
         self._leave(results)
@@ -179,13 +183,13 @@ class Operations:
 
 
 def _operation(function: Callable[..., Any], inputs: list[tf.Tensor], types: list[tf.DType]) -> list[tf.Tensor]:
-    """Return a stateful operation that calls a Python function on arrays."""
+    """Make a stateful operation that calls a Python function on arrays."""
     results = tf.numpy_function(function, inputs, types, stateful=True)
     return list(results) if isinstance(results, list | tuple) else [results]
 
 
 def _seconds_between(first: list[tf.Tensor], last: list[tf.Tensor]) -> tf.Tensor:
-    """Return float64, from when the one tensors were there until the others were too."""
+    """Return the seconds, float64, from when `first` were there until `last` were too."""
     with tf.control_dependencies(first):
         begin_s = tf.timestamp()
     with tf.control_dependencies([begin_s, *last]):
@@ -199,7 +203,7 @@ def _as(result: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
-    """Combination of all workers' values: what `tf.distribute` asks of any strategy."""
+    """Reductions, broadcasts and gatherings over all workers, as `tf.distribute` asks of any strategy."""
 
     def __init__(self, operations: Operations) -> None:
         super().__init__()
@@ -207,7 +211,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     @property
     def _num_between_graph_workers(self) -> int:
-        """At least 2: the base class would take one worker's values for everybody's otherwise."""
+        """Number of workers, at least 2. With 1 the base class would take one worker's values for those of all."""
         return max(2, self._operations.num_workers)
 
     def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
@@ -216,18 +220,21 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return on_devices_of(combined, destinations)
 
     def batch_reduce(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:  # noqa: ANN401
-        """Return many values' sums or means in one synchronisation; a destination may be empty."""
+        """Return many values' sums or means in one synchronisation.
+
+        A destination (a tensor's device) may be empty.
+        """
         return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
 
     def sums_of_gradients(self, gradients: list[Any], exact: Sequence[int]) -> list[Any]:
-        """Return the sums, in one synchronisation, of tensors that come again in the same shapes in every step.
+        """Return the sums, in one synchronisation, of tensors that have the same shapes in every step.
 
-        Tensors of `exact` numbers are no gradients, and wanted as they are.
+        The `exact` numbers are no gradients: their sums are wanted unchanged.
         """
         return self._combined(ReduceOp.SUM, [as_tensor(local_value(one)) for one in gradients], exact)
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
-        """Rank 0's tensor, or rows, on the devices of `destinations`."""
+        """Return rank 0's tensor, or rows, on the devices of `destinations`."""
         name = getattr(destinations, "name", None)
         what = "a broadcast" if name is None else f"what the first replica writes to {name!r}"
         if isinstance(tensor, tf.IndexedSlices):
@@ -263,7 +270,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return [self._rows(op, v) if isinstance(v, tf.IndexedSlices) else v for v in combined]
 
     def _rows(self, op: Op, rows: tf.IndexedSlices) -> tf.IndexedSlices:
-        """Return all workers' rows; a row that several have comes several times, as in any IndexedSlices."""
+        """Return all workers' rows; a row of several workers appears several times, as in any IndexedSlices."""
         values = tf.concat(self._operations.gather(rows.values), 0)
         indices = tf.concat(self._operations.gather(rows.indices), 0)
         if op is Op.AVERAGE:
@@ -275,7 +282,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
 
 def wire_type_of(dtype: tf.DType, what: str) -> DType:
-    """Return the type that a tensor has on the wire; TypeError, with the remedy, if devices cannot add it."""
+    """Return a tensor's type on the wire; raise TypeError, with the remedy, if devices cannot add it."""
     wire = _WIRE_OF.get(dtype)
     if wire is None:
         known = ", ".join(sorted(known.name for known in _WIRE_OF))
@@ -287,14 +294,14 @@ def wire_type_of(dtype: tf.DType, what: str) -> DType:
 
 
 def as_tensor(value: Any, like: Any = None) -> Any:  # noqa: ANN401
-    """Return a tensor, rows or a replica's value as they are; a number as a tensor of the type of `like`, if any."""
+    """Return a tensor, rows or a replica's value unchanged, or a number as a tensor of the type of `like`."""
     if tf.is_tensor(value) or has_replica_values(value):
         return value
     return tf.convert_to_tensor(value, dtype=getattr(like, "dtype", None))
 
 
 def require_bits(dtype: tf.DType, what: str) -> None:
-    """Raise TypeError, with the remedy, if a tensor is no block of bytes that could be sent."""
+    """Raise TypeError, with the remedy, if a tensor is no block of bytes that can be sent."""
     if dtype in (tf.string, tf.resource, tf.variant):
         raise TypeError(f"{what}: a tensor of tf.{dtype.name} cannot be sent; make numbers of it, by tf.io.decode_raw")
 

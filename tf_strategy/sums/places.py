@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Places of workers in their programs, and words on their differences, or on ranks that have not come."""
+"""Places of workers in their programs, and texts for their differences and for missing workers."""
 
 import hashlib
 import json
@@ -17,20 +17,20 @@ _APART = (
 
 @dataclass(frozen=True)
 class ProgramPlace:
-    """Place of a worker in its program: what it synchronises, and of which types and shapes."""
+    """Subject of a worker's synchronisation, with the types and shapes of its tensors."""
 
     subject: str
     kinds: tuple[str, ...] = ()
-    """Kind of each tensor, such as "float32[3, 4]"."""
+    """Type and shape of each tensor, such as "float32[3, 4]"."""
 
     @cached_property
     def fingerprint(self) -> int:
-        """A number below 2^62 that tells places apart, equal on all ranks."""
+        """Number below 2^62 that tells places apart, equal on all ranks."""
         return fingerprint_of(self.encoded)
 
     @cached_property
     def encoded(self) -> bytes:
-        """Bytes that `decoded` takes."""
+        """Bytes that `decoded` reads."""
         return json.dumps([self.subject, self.kinds]).encode()
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class ProgramPlace:
 
 
 def fingerprint_of(said: bytes) -> int:
-    """Return a number below 2^62, so that it fits an int64, that tells statements apart."""
+    """Return a number below 2^62, so that it fits an int64, that tells inputs apart."""
     return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") >> 2
 
 
@@ -50,7 +50,10 @@ def decoded(blob: bytes) -> ProgramPlace:
 
 
 def difference_of(places: Sequence[ProgramPlace]) -> str:
-    """Return the place of each rank, and what to do; of tensors that differ in type or shape alone, the first."""
+    """Return a text of each rank's place and the remedy.
+
+    If tensors differ only in type or shape, it names the first such tensor.
+    """
     subject = places[0].subject
     if len({(place.subject, len(place.kinds)) for place in places}) > 1:
         return f"the workers' programs have come apart: {_by_rank(places, str)}; {_APART}"
@@ -75,7 +78,7 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 
 def told(error: StallError | DeadRankError, rank: int, where: str, advice: str = "") -> CoarseError:
-    """Return the same error with the place of a rank's wait, the ranks it waits for, and what to do."""
+    """Return the error with its rank's place, the ranks it waited for, and the remedy."""
     here = f"rank {rank} waited at {where}"
     more = f"; {advice}" if advice else ""
     why, gone, _ = str(error).removeprefix(f"rank {rank}: ").partition(" without pushing ")

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Tensors of one reduction, their buckets, and the arrays in which TensorFlow gets sums."""
+"""Tensors of one reduction, their buckets, and the arrays in which TensorFlow gets the sums."""
 
 import sys
 from collections import defaultdict
@@ -14,23 +14,23 @@ from coarse.protocol.dtypes import DType, Op
 from tf_strategy.sums.places import ProgramPlace, fingerprint_of
 
 _ALIGN_BYTES = 64
-"""TensorFlow copies what is not aligned so."""
+"""Alignment below which TensorFlow copies an array."""
 
 
 @dataclass(frozen=True)
 class ReducedTensors:
-    """Tensors of one reduction, in order; equal reductions use the same keys, one after the other."""
+    """Tensors of one reduction, in order. Equal reductions use the same keys, one after the other."""
 
     op: Op
     wires: tuple[DType, ...]
     shapes: tuple[tuple[int, ...], ...]
     exact: tuple[int, ...] | None = None
-    """Numbers of the tensors whose sums are wanted as they are, where the others are gradients that a strategy may send
-    otherwise, or late; None: all."""
+    """Numbers of the tensors whose sums are wanted unchanged; None: all. The others are gradients, which a strategy may
+    send in another form, or late."""
 
     @cached_property
     def fingerprint(self) -> int:
-        """A number below 2^62 that tells reductions apart, equal on all ranks."""
+        """Number below 2^62 that tells reductions apart, equal on all ranks."""
         said = (int(self.op), [int(wire) for wire in self.wires], self.shapes)
         return fingerprint_of(repr(said if self.exact is None else (*said, self.exact)).encode())
 
@@ -45,7 +45,7 @@ class ReducedTensors:
         return sum(self.each_nbytes)
 
     def plans(self, bucket_bytes: int) -> list[BucketPlan]:
-        """Return the buckets of tensors, named "0", "1" and so on, in the order of backward: the last first."""
+        """Return the buckets of tensors, named "0", "1" and so on, in backward order: the last first."""
         sizes = [
             (str(number), int(wire), prod(shape))
             for number, (wire, shape) in enumerate(zip(self.wires, self.shapes, strict=True))
@@ -56,7 +56,7 @@ class ReducedTensors:
 
     @cached_property
     def place(self) -> ProgramPlace:
-        """Place that workers tell one another when they are about to reduce these."""
+        """Place that workers state when they are about to reduce these tensors."""
         kinds = [f"{wire.label}{list(shape)}" for wire, shape in zip(self.wires, self.shapes, strict=True)]
         return ProgramPlace("a sum" if self.op is Op.SUM else "a mean", tuple(kinds))
 
@@ -67,7 +67,10 @@ def members_of(plan: BucketPlan) -> tuple[int, ...]:
 
 
 def _counts(memories: list[np.ndarray]) -> list[int]:
-    """Return references to each array: the list's, a few of this function's, and one of each view."""
+    """Return the references to each array: the list's own, a few of this function's, and one for each view.
+
+    Indirect views count, too.
+    """
     counts = []
     for memory in memories:
         counts.append(sys.getrefcount(memory))
@@ -75,11 +78,11 @@ def _counts(memories: list[np.ndarray]) -> list[int]:
 
 
 (_ALONE,) = _counts([np.empty(1)])
-"""References to an array that has no other holder; interpreters differ in how they count."""
+"""References to an array with no other holder. Interpreters differ in how they count."""
 
 
 class ResultPool:
-    """Arrays, by size, that TensorFlow takes over without a copy, and that are used again once it has let them go.
+    """Arrays, by size, that TensorFlow takes over without a copy and that are reused once it releases them.
 
     A fresh large array costs a page fault per 4 KiB; a used one costs nothing. TensorFlow holds a reference to
     an array for as long as a tensor lives in its memory.
@@ -89,7 +92,7 @@ class ResultPool:
         self._memories: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
     def take(self, nbytes: int) -> np.ndarray:
-        """Return (nbytes,) uint8, aligned, that no tensor lives in."""
+        """Return an aligned (nbytes,) uint8 array in which no tensor lives."""
         memories = self._memories[nbytes]
         counts = _counts(memories)
         if _ALONE in counts:
@@ -98,7 +101,7 @@ class ResultPool:
         return _aligned(memories[-1])
 
     def copy_of(self, array: np.ndarray) -> np.ndarray:
-        """Return a contiguous array's values and shape in such memory."""
+        """Copy a contiguous array's values and shape into an array of the pool."""
         copy = self.take(array.nbytes).view(array.dtype).reshape(array.shape)
         np.copyto(copy, array)
         return copy

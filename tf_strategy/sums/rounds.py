@@ -1,4 +1,4 @@
-"""The synchronisations of this process, one after the other: what the operations in TensorFlow's graphs call.
+"""Synchronisations of this process, one after the other, as TensorFlow's graph operations call them.
 
 [Note: one at a time] Operations that wait occupy threads of TensorFlow's executor, of which there may be one. So no two
 synchronisations are under way at once (tf_strategy.sums.operations orders them), and none waits before all that this
@@ -36,18 +36,18 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
 
 _FEW_BYTES = 4096
-"""Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
+"""Bytes below which a reduction (of a metric, say) goes to the memory devices in every mode and by every policy."""
 SAID_BYTES = 64
-"""Bytes that a worker may say beside its place."""
+"""Largest bytes that a worker may add to its place."""
 _BEFORE = 2
-"""int64 before what it says: where it is, and the number of synchronisations so far."""
+"""Number of int64 before those bytes: the place and the number of synchronisations so far."""
 
 
 class Rounds:
-    """Every method is called by all workers in one order.
+    """Synchronisations whose methods all workers call in one order.
 
-    What one of them raises, all raise at once from then on: the other workers may have half of this one's part, so that
-    a second try would add up what does not belong together.
+    After an error of one method, every method raises it at once: the other workers may have half of this one's part, so
+    that a second try would add up data that do not belong together.
     """
 
     def __init__(self, runtime: "Runtime") -> None:
@@ -62,9 +62,9 @@ class Rounds:
         self.rank = runtime.client_index
         self.bucket_bytes = runtime.config.bucket_bytes
         self.tells_gradients = changes_sums(runtime.strategy)
-        """True if the job's strategy treats gradients otherwise than what else is summed."""
+        """True if the job's strategy treats gradients differently from other sums."""
         self.recorder: Recorder | None = None
-        """Recorder that wants to know when buckets are pushed and taken."""
+        """Recorder of pushes and takes of buckets, if any."""
 
     # --- sums, bucket by bucket
 
@@ -94,7 +94,10 @@ class Rounds:
 
     @failures.noted
     def take(self, tensors: ReducedTensors, bucket: int) -> list[np.ndarray]:
-        """Return the results of one bucket, in shape, in storage types; take buckets in order once all were pushed."""
+        """Return the results of one bucket, in shape, in storage types.
+
+        Buckets are taken in order once all were pushed.
+        """
         site = self._sites[tensors]
         with self._recorded("take", site, bucket):
             if bucket == 0:
@@ -111,12 +114,12 @@ class Rounds:
         return results
 
     def is_timed(self, tensors: ReducedTensors) -> bool:
-        """Return whether a recorder may want to know when these come."""
+        """Return whether the times of these tensors may be wanted."""
         return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime, self._runtime.strategy)
 
     @property
     def dual_sync(self) -> "DualSync | None":
-        """Measurements and decisions for the largest of the sums that are timed; None before that."""
+        """Measurements and decision for the largest of the timed sums; None before that."""
         timed = [site for tensors, site in self._sites.items() if self.is_timed(tensors)]
         largest = max(timed, key=lambda site: site.tensors.nbytes, default=None)
         return None if largest is None else largest.reducer.dual_sync
@@ -152,7 +155,7 @@ class Rounds:
 
     @failures.noted
     def reduce(self, tensors: ReducedTensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return all tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
+        """Return the sums or means of all tensors at once, in shape; no memory is kept for their shapes."""
         self._meet(tensors.place)  # keys that others do not push would be waited for until time is up
         return streamed(self._runtime.require_client(), pieces_of(tensors), arrays)
 
@@ -160,7 +163,7 @@ class Rounds:
 
     @failures.noted
     def broadcast(self, array: np.ndarray, what: str) -> np.ndarray:
-        """Rank 0's bits of an array that has one shape and type on all ranks; `what` names it in errors."""
+        """Return rank 0's bits of an array that has one shape and type on all ranks; `what` names it in errors."""
         place = ProgramPlace(what, (f"{array.dtype}{list(array.shape)}",))
         result = np.array(array, order="C")
         flat = result.reshape(-1).view(np.uint8)
@@ -186,7 +189,7 @@ class Rounds:
 
 
 class DeviceRows:
-    """One vector in device memory, where every worker writes where it is; see [Note: roll call]."""
+    """Vector in device memory in which every worker writes its place; see [Note: roll call]."""
 
     def __init__(self, runtime: "Runtime") -> None:
         assert runtime.client_index is not None
@@ -201,7 +204,7 @@ class DeviceRows:
         """Synchronisations begun so far."""
 
     def begin(self, place: ProgramPlace, said: bytes = b"") -> None:
-        """Say what this worker synchronises now, and at most SAID_BYTES more; `meet` waits for the others."""
+        """State this worker's synchronisation, and at most SAID_BYTES more; `meet` waits for the others."""
         self.number += 1
         self._place = place
         self._rows[:] = 0
@@ -230,16 +233,16 @@ class DeviceRows:
             raise MismatchError(f"rank {self._rank}: at synchronisation {self.number} {said}")
 
     def said(self, rank: int, nbytes: int) -> np.ndarray:
-        """Return (nbytes,) uint8: what a rank said, until the next `begin`."""
+        """Return the (nbytes,) uint8 that a rank stated, valid until the next `begin`."""
         return self._rows[rank, _BEFORE:].view(np.uint8)[:nbytes]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BucketTransfer:
-    """One call of TensorFlow's into coarse; seconds of the recorder's clock."""
+    """One call from TensorFlow into coarse, with times in seconds of the recorder's clock."""
 
     kind: str
-    """"push" (a bucket's tensors are copied into its memory) or "take" (its results are waited for and copied)."""
+    """Either "push" (copy of a bucket's tensors into its memory) or "take" (wait for its results, and their copy)."""
     bucket: int
     nbytes: int
     begin_s: float
@@ -247,16 +250,16 @@ class BucketTransfer:
 
 
 class Recorder:
-    """The transfers since it was made, in the order in which they ended; they tell how far backward hides them."""
+    """Transfers since it was made, in the order in which they ended. They tell how much of them backward hides."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        """`clock` is by default the system's monotonic one, which all processes of a node share."""
+        """Record by `clock`, by default the system's monotonic one, which all processes of a node share."""
         self._clock = clock or WallClock()
         self.transfers: list[BucketTransfer] = []
 
     @contextmanager
     def during(self, kind: str, bucket: int, nbytes: int) -> Iterator[None]:
-        """Record what the block does, unless it fails."""
+        """Record the block, unless it fails."""
         begin_s = self._clock.now_s()
         yield
         end_s = self._clock.now_s()

@@ -1,4 +1,4 @@
-"""Chakra execution traces (MLCommons): their bytes, their nodes, and the graph that these make.
+"""Chakra execution traces (MLCommons): their bytes, their nodes, and the graph of the nodes.
 
 A trace is a file for each worker, NAME.RANK.et: one GlobalMetadata, then a Node for each thing that was done.
 """

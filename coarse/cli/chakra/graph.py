@@ -1,4 +1,4 @@
-"""The graph of a trace's nodes: that it is one, and the order in which they may run."""
+"""Graph of a trace's nodes: its checks, and the order in which they may run."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,20 @@ from coarse.cli.chakra.messages import Node
 
 
 class GraphError(ValueError):
-    """Nodes that make no graph without a circle."""
+    """Error of nodes that do not form an acyclic graph."""
 
 
 def unknown_controls(nodes: Sequence[Node]) -> int:
-    """Return the number of control dependencies on no node: Chakra's converter leaves roots out, and keeps these."""
+    """Return how many control dependencies name no node of the trace.
+
+    Chakra's converter leaves roots out, and keeps these dependencies.
+    """
     known = {node.id for node in nodes}
     return sum(parent not in known for node in nodes for parent in node.ctrl_deps)
 
 
 def in_order(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes so that each comes after those whose data it needs, of several the one with the lowest id first.
+    """Return the nodes after those whose data they need; of several ready ones the lowest id comes first.
 
     Control dependencies do not count, as in ASTRA-sim, which issues nodes by their data alone.
 
@@ -53,7 +56,7 @@ def in_order(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _circle(by_id: Mapping[int, Node], waiting: Mapping[int, int]) -> str:
-    """Return one of the circles, as records that each wait for the next."""
+    """Return one circle as records that each wait for the next."""
     at = min(node_id for node_id, num_parents in waiting.items() if num_parents)
     walked: list[int] = []
     while at not in walked:

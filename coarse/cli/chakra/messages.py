@@ -1,4 +1,4 @@
-"""Chakra's nodes with their attributes, to and from the bytes of a file.
+"""Chakra's nodes with their attributes, read from and written to the bytes of a file.
 
 Types of nodes and of collectives are those of MLCommons' schema (mlcommons/chakra, schema/protobuf/et_def.proto). A
 file has messages one after another, each behind its length. protobuf comes with the extra `report`, so it is imported
@@ -12,11 +12,11 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 VERSION = "1.0.0"
-"""Version of the schema, as it stands in the first message."""
+"""Version of the schema in the first message."""
 
 
 class NodeType(IntEnum):
-    """Kind of a node."""
+    """Type of a node."""
 
     INVALID = 0
     METADATA = 1
@@ -32,7 +32,7 @@ class NodeType(IntEnum):
 
 
 class Collective(IntEnum):
-    """Kind of a COMM_COLL node: its attribute comm_type."""
+    """Operation of a COMM_COLL node, in its attribute comm_type."""
 
     ALL_REDUCE = 0
     REDUCE = 1
@@ -47,23 +47,23 @@ class Collective(IntEnum):
 
 
 class Int64(NamedTuple):
-    """An attribute's number as int64_val, as ASTRA-sim reads comm_type, comm_size and num_ops."""
+    """Attribute's number as int64_val, as ASTRA-sim reads comm_type, comm_size and num_ops."""
 
     value: int
 
 
 Value = bool | float | str | int | Int64
-"""Value of an attribute; a plain int is written as uint64_val, as ASTRA-sim reads tensor_size."""
+"""Value of an attribute. A plain int is written as uint64_val, as ASTRA-sim reads tensor_size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One thing that was done, after others."""
+    """Operation of a trace, with the nodes that it follows."""
 
     id: int
     name: str = ""
     type: int
-    """A NodeType, or a later one's number."""
+    """NodeType, or the number of a later type."""
     ctrl_deps: tuple[int, ...] = ()
     data_deps: tuple[int, ...] = ()
     start_us: int = 0
@@ -72,10 +72,10 @@ class Node:
     input_types: str = ""
     attributes: Mapping[str, Value] = field(default_factory=dict)
     record: int = 0
-    """Its place in its file; the metadata is record 1."""
+    """Number of its message in its file; the metadata is record 1."""
 
     def number(self, name: str) -> int | None:
-        """Return an attribute that is a whole number; None if it is absent or another value."""
+        """Return an attribute that is a whole number, or None if it is absent or something else."""
         value = self.attributes.get(name)
         if isinstance(value, Int64):
             return value.value
@@ -87,7 +87,7 @@ class Node:
 
 
 class TraceFileError(ValueError):
-    """A file that is no trace: which record, and what is wrong with it."""
+    """Error of a file that is no trace, with the record and its fault."""
 
     def __init__(self, record: int, offset: int, reason: str) -> None:
         super().__init__(f"record {record} (byte {offset}): {reason}")
@@ -113,7 +113,7 @@ def encoded(nodes: Iterable[Node], about: Mapping[str, Value]) -> bytes:
 
 
 def decoded(data: bytes) -> Iterator[Node]:
-    """Give the nodes of a file.
+    """Yield the nodes of a file.
 
     Raises:
         TraceFileError: bytes that are no messages, or that end within one.
@@ -130,7 +130,7 @@ def decoded(data: bytes) -> Iterator[Node]:
 
 
 def metadata_of(data: bytes) -> Mapping[str, Value]:
-    """Return the attributes of a file's first message, as far as they are no lists.
+    """Return the attributes of a file's first message, without lists.
 
     Raises:
         TraceFileError: bytes that do not begin with it.
@@ -187,7 +187,7 @@ def _node(message: Any, record: int) -> Node:  # noqa: ANN401
 
 
 def _attributes(messages: Iterable[Any]) -> dict[str, Value]:
-    """Return names and values; nothing of a list, and nothing of one without a value."""
+    """Return names and values, without lists and attributes without a value."""
     found: dict[str, Value] = {}
     for each in messages:
         kind = each.WhichOneof("value")

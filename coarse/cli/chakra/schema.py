@@ -1,7 +1,7 @@
-"""Chakra's messages by the protobuf package, made when this is imported from the numbers of their fields.
+"""Chakra's messages for the protobuf package, made at import from the numbers of their fields.
 
-Numbers are those of MLCommons' schema (mlcommons/chakra, schema/protobuf/et_def.proto). Descriptors that are made at
-run time fit any version of the package; lists, outputs and storage are read and passed over.
+The numbers are those of MLCommons' schema (mlcommons/chakra, schema/protobuf/et_def.proto). Descriptors made at run
+time fit any version of the package; lists, outputs and storage are read and passed over.
 """
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -15,7 +15,7 @@ ATTRIBUTE_FIELDS = {
     "sfixed32_val": (23, _FIELD.TYPE_SFIXED32), "sfixed64_val": (25, _FIELD.TYPE_SFIXED64),
     "bool_val": (27, _FIELD.TYPE_BOOL), "string_val": (29, _FIELD.TYPE_STRING),
 }  # fmt: skip
-"""Number and type of the values that an attribute may have, those that are no list."""
+"""Number and type of each field for an attribute's value, without the list."""
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:

@@ -12,9 +12,7 @@ from coarse.errors import ConfigError
 
 
 def module_of(entries: Mapping[str, object], where: str) -> nn.Module:
-    """Return the model that the file's "architectures" names, or one with a language head, or its body.
-
-    The head is taken if the type has one.
+    """Return the model that "architectures" names, or one with its type's language head, or its body.
 
     Raises:
         ConfigError: a model_type that transformers don't know, or entries that they refuse.
@@ -44,7 +42,7 @@ def module_of(entries: Mapping[str, object], where: str) -> nn.Module:
 
 
 def inputs_of(module: nn.Module, where: str, sequence: int | None) -> Inputs:
-    """Return one sample of the model's input: tokens, with labels for a language head, or pixels.
+    """Return one sample of the model's input: tokens (with labels if it has a language head) or pixels.
 
     Raises:
         ConfigError: tokens without --sequence, pixels with it, or a model that reads something else.

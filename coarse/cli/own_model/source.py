@@ -1,4 +1,4 @@
-"""The model that --model names: a config.json of Hugging Face, a trace, or a function that returns a torch module."""
+"""Model that --model names: a Hugging Face config.json, a trace, or a function returning a torch module."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,12 +29,14 @@ def is_own(text: str) -> bool:
 
 
 def is_traced(text: str, step: int | None) -> bool:
-    """Return whether --model names a file that holds a trace; `step` is the number of the one that is predicted."""
+    """Return whether --model names a file with a trace; `step` is the number of the step to predict."""
     return text.endswith(SUFFIXES) and Path(text).is_file() and _trace(Path(text), None, step) is not None
 
 
 def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnModel:
-    """Return the model of a config.json, its folder, a trace, or MODULE:FUNCTION; a sample has `sequence` tokens.
+    """Return the model of a config.json, its folder, a trace or MODULE:FUNCTION.
+
+    A sample has `sequence` tokens.
 
     `step` is the number of a trace's step; by default the median.
 
@@ -69,7 +71,7 @@ def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnMo
 
 
 def _trace(path: Path, sequence: int | None, step: int | None) -> OwnModel | None:
-    """Return the trace that a file holds; None if it is another JSON file."""
+    """Return the model of a trace file, or None if it is another JSON file."""
     stat = path.stat()
     found = trace_in(path, stat.st_mtime_ns, stat.st_size, step)
     if found is not None and sequence is not None:
@@ -142,7 +144,7 @@ def _needs_sequence(where: str, why: str) -> ConfigError:
 
 @contextmanager
 def _optional(package: str, what: str) -> Iterator[None]:
-    """Turn the absence of a package into what a user can do."""
+    """Turn the absence of a package into a ConfigError with the remedy."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A torch module as layers: it runs forward once on torch's meta device, where tensors have shapes and no memory.
+"""Layers of a torch module, by one forward pass on torch's meta device, where tensors have no memory.
 
 [Note: what a trace counts] A layer is a submodule with parameters, at the place where forward first enters it; what
 runs between two of them counts for the one before. Parameters of a submodule that is never entered, such as the
@@ -6,7 +6,8 @@ projection of nn.MultiheadAttention, count for the submodule around it. A shared
 of its names. FLOPs are those of torch.utils.flop_counter: matrix products, convolutions and attention. Activations are
 the tensors that autograd saves for backward, each memory once, at the layer that saves it first, without parameters and
 buffers: numbers in the precision of the prediction, booleans and bytes as dropout's masks. The meta device runs
-attention by plain products, so its scores are among them. What a loss keeps is missing, unless the module computes it.
+attention by plain products, so its scores are among them. A loss's activations are missing unless the module computes
+the loss.
 """
 
 import math
@@ -32,12 +33,12 @@ _REMEDY = "return inputs that fit, and let forward not depend on values (.item()
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of forward, on the meta device."""
+    """Arguments of forward, on the meta device."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     sample: str = ""
-    """Name of one sample."""
+    """Description of one sample."""
     num_samples: int = 1
 
 
@@ -50,14 +51,16 @@ class _Counts:
     mask_numel: int = 0
 
     def add(self, other: "_Counts") -> None:
-        """Add another's counts."""
+        """Add another submodule's counts."""
         self.flops += other.flops
         self.saved_numel += other.saved_numel
         self.mask_numel += other.mask_numel
 
 
 def called(function: Callable[[], object], text: str, sequence: int | None) -> tuple[nn.Module, Inputs]:
-    """Return the result of a user's function on the meta device: a module, or a module and its inputs or their shapes.
+    """Return the module of a user's function, on the meta device, and its inputs.
+
+    The function returns a module, or a module and its inputs or their shapes.
 
     Raises:
         ConfigError: a function that fails or returns something else, or inputs that are missing or given twice.
@@ -83,13 +86,13 @@ def called(function: Callable[[], object], text: str, sequence: int | None) -> t
 
 
 def tokens(sequence: int, **others: torch.Tensor) -> Inputs:
-    """Return one sample of so many tokens as the only positional input, beside others by name."""
+    """Return one sample of `sequence` tokens as the only positional input, and `others` by name."""
     ids = torch.empty((1, sequence), dtype=torch.int64, device=META)
     return Inputs(args=(ids,), kwargs=others, sample=f"sequence of {sequence} tokens")
 
 
 def traced(module: nn.Module, inputs: Inputs, *, name: str, where: str, remedy: str = _REMEDY) -> OwnModel:
-    """Return a module's layers by one forward pass for training ([Note: what a trace counts]).
+    """Return a module's layers by one forward pass for training; see [Note: what a trace counts].
 
     `remedy` says what to do about a forward pass that fails.
 
@@ -140,7 +143,7 @@ class _Trace:
         self._seen = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
     def run(self, inputs: Inputs) -> object:
-        """Run forward and return its result."""
+        """Run forward, count it and return its result."""
         modules = dict(self._module.named_modules())
         hooks = [one.register_forward_pre_hook(self._entering(path)) for path, one in modules.items()]
         try:
@@ -160,7 +163,7 @@ class _Trace:
         return enter
 
     def _credit(self) -> None:
-        """Give the submodule that was entered last the FLOPs since then."""
+        """Credit the FLOPs since the last call to the submodule that was entered last."""
         total = self._flops.get_total_flops()
         self._current.flops += total - self._num_counted
         self._num_counted = total
@@ -181,14 +184,14 @@ class _Trace:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """Return a number that tensors share whose memory is the same; on the meta device all pointers are 0."""
+    """Return a number that tensors with shared memory have in common; on the meta device all pointers are 0."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _layers(
     module: nn.Module, counts: Mapping[str, _Counts], parameters: dict[int, tuple[str, nn.Parameter]], num_samples: int
 ) -> Iterator[Layer]:
-    """Yield the submodules that have parameters or compute, in order; the others' counts go to the one before."""
+    """Yield the submodules with parameters or computation, in order; add other counts to the one before."""
     owned: dict[str, list[tuple[str, tuple[int, ...]]]] = {path: [] for path in counts}
     for path, parameter in parameters.values():
         owned[_entered(path, counts)].append((path, tuple(parameter.shape)))
@@ -210,7 +213,7 @@ def _layers(
 
 
 def _entered(parameter: str, counts: Mapping[str, _Counts]) -> str:
-    """Return the innermost submodule around a parameter that forward entered; the module itself is always."""
+    """Return the innermost entered submodule around a parameter; forward always enters the module itself."""
     path = parameter
     while path:
         path = path.rpartition(".")[0]
@@ -235,7 +238,7 @@ def _learned(outcome: object) -> set[nn.Parameter]:
 
 
 def _made(function: Callable[[], object], text: str) -> object:
-    """Return the function's result where tensors have no memory, or, if it needs their values, where they have."""
+    """Return the function's result on the meta device, or on real memory if it needs values."""
     try:
         try:
             with META:
@@ -251,7 +254,7 @@ def _made(function: Callable[[], object], text: str) -> object:
 
 
 def _inputs(given: object, module: nn.Module, text: str) -> Inputs:
-    """Return inputs from a tensor, a shape, a sequence of them, or a dictionary of them by forward's names."""
+    """Return the inputs of a tensor, a shape, a sequence of them, or a mapping of them by forward's names."""
     dtype = next(module.parameters()).dtype
 
     def tensor(value: object) -> torch.Tensor:

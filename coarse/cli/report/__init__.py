@@ -1,4 +1,4 @@
-"""Reports of runs: predictions of the simulator and measured runs as tables, pictures, traces and a page.
+"""Presentation of runs: predictions and measured runs as tables, pictures, traces and a page.
 
-A face: it may import everything else, and is the only package that imports matplotlib.
+This package is a face: it may import everything else, and is the only one that imports matplotlib.
 """

@@ -1,4 +1,4 @@
-"""A run as Chakra execution traces, a file for each worker: MODE.RANK.et, as ASTRA-sim looks for them.
+"""Run as Chakra execution traces, a file for each worker: MODE.RANK.et, as ASTRA-sim expects them.
 
 [Note: what a graph says] Chakra's traces are workloads: what is computed, for how long, and what is summed when it is
 there; who adds, and over which links, is a simulator's to say. So each gradient, or bucket of them, is a COMM_COLL node
@@ -31,14 +31,14 @@ _US_PER_S = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class RankedStep:
-    """A worker's step, and the optimizer's part of it."""
+    """Step of a worker, and its seconds in the optimizer."""
 
     step: WorkerStep
     optimizer_s: float = 0.0
 
 
 def write_chakra(run: Run, folder: Path) -> Iterator[Path]:
-    """Write the files of each mode that was run, one for each worker, in the run's folder; yield them.
+    """Write the files of each mode, one for each worker, into the run's folder; yield their paths.
 
     Raises:
         ConfigError: a run whose record lacks what a graph needs; with the remedy.
@@ -52,7 +52,7 @@ def write_chakra(run: Run, folder: Path) -> Iterator[Path]:
 
 
 def graph_of(worker: RankedStep) -> Iterator[Node]:
-    """Yield a worker's graph ([Note: what a graph says])."""
+    """Yield the nodes of a worker's graph; see [Note: what a graph says]."""
     step = worker.step
     assert step.backward is not None, "every worker has a backward"
     begin_s, end_s = step.forward or (step.backward[0], step.backward[0])
@@ -104,7 +104,7 @@ def _us(seconds: float) -> int:
 
 
 def _predicted(run: Run, folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
-    """Yield (mode, its workers), by the traces beside the run; where one worker stood for all, all are as it."""
+    """Yield (mode, workers) from the traces beside the run; a worker that stood for all is repeated."""
     for timeline in run.timelines:
         if not timeline.title.isidentifier():
             raise ConfigError(
@@ -123,7 +123,7 @@ def _predicted(run: Run, folder: Path) -> Iterator[tuple[str, list[RankedStep]]]
 
 
 def _demonstrated(folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
-    """Yield (mode, its workers) of the demo's record; of each worker the step that took as long as the median."""
+    """Yield (mode, workers) from the demo's record, with each worker's step of the median time."""
     path = folder / DEMO_FILE
     document = json_of(path, "the demo's record")
     assert isinstance(document, dict), "the run was read from it"
@@ -144,7 +144,10 @@ def _demonstrated(folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
 
 
 def _live_step(document: Mapping[str, Any], num_parameters: int, num_workers: int) -> RankedStep:
-    """Return a measured step: all gradients as one sum, from the end of backward, since their times are unknown."""
+    """Return a measured step with all gradients as one sum, sent at the end of backward.
+
+    No record says when each gradient was ready.
+    """
     steps = settled(document)
     middle = median_low(float(step["step_s"]) for step in steps)
     row = next(step for step in steps if float(step["step_s"]) == middle)
@@ -162,6 +165,6 @@ def _live_step(document: Mapping[str, Any], num_parameters: int, num_workers: in
 
 
 def stale_files(folder: Path, modes: Iterable[str]) -> Iterator[Path]:
-    """Yield files that an earlier call left in a folder for modes."""
+    """Yield the files that an earlier call left in a folder for these modes."""
     for mode in modes:
         yield from folder.glob(f"{mode}.[0-9]*.et")

@@ -1,4 +1,4 @@
-"""`coarse report`: pictures and one page of a run that lies in a folder."""
+"""`coarse report`: pictures and one page of a run in a folder."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +20,7 @@ HEADS = (
 )
 
 _WIDEST = 1000
-"""Columns of text that no table needs."""
+"""Columns of text, more than any table needs."""
 
 app = typer.Typer(add_completion=False)
 
@@ -42,7 +42,7 @@ def report(
 
 
 def show(run: Run, folder: Path, console: Console) -> None:
-    """Show the table on the console; write the pictures and the page in the folder."""
+    """Print the table; write the pictures and the page into the folder."""
     from coarse.cli.report.figures import draw_run  # matplotlib takes its time
 
     pictures = draw_run(run, folder)
@@ -65,7 +65,7 @@ def _print_whole(console: Console, table: Table) -> None:
 
 
 def table_of(run: Run) -> Table:
-    """Return the modes below one another; speed-ups are over the first, and shares are of bytes that go to devices."""
+    """Return a table with a row per mode; speed-ups are over the first, shares are of bytes to devices."""
     caption = f"speed-up over {run.results[0].name}; n% of the bytes go to memory devices"
     table = Table(title=run.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.caption, table.caption_justify = caption, "left"

@@ -30,7 +30,7 @@ COLOURS = {
     "load": "#f0e442",
     "store": "#8c8c3a",
 }
-"""The palette of Okabe and Ito, which people with any kind of colour vision tell apart, and a grey and a brown."""
+"""Palette of Okabe and Ito, which people with any kind of colour vision can tell apart, plus a grey and a brown."""
 LABELS = {
     "idle": "idle (slower workers)",
     "wait": "wait for the result",
@@ -46,18 +46,18 @@ MS_PER_S = 1e3
 GB = 1e9
 DPI = 120
 _LINE = 150
-"""Letters of a panel's title in a line."""
+"""Letters in a line of a panel's title."""
 _MAX_NAMED = 3
-"""Links beside the one drawn that a panel's title names."""
+"""Links beside the drawn one that a panel's title names."""
 _TEXT_INCHES = 0.075
-"""Inches of a letter in a bar's text, at most."""
+"""Largest inches of a letter in a bar's text."""
 _BARS_INCHES = 7.2
-"""The width of the bars' axes, at least."""
+"""Smallest width of the bars' axes."""
 _ROW_PIXELS = 1000
-"""Pixels of a timeline's row, at least: a span that is shorter than one is drawn as long, so that it is seen."""
+"""Smallest number of pixels in a timeline's row. A shorter span is drawn one pixel long, or some would be invisible."""
 
 _ENDPOINT = re.compile(r"\b(?:node\d+ )?(?:gpu|memory)\d+\b")
-"""A GPU or a memory device, as the names of links and places have it."""
+"""Name of a GPU or a memory device within names of links and places."""
 
 _BARS = (
     "An iteration of each mode, mean over workers: forward and backward, waiting for slower workers, and communication "
@@ -72,7 +72,7 @@ _LINKS = (
 
 
 def draw_run(run: Run, folder: Path) -> list[Picture]:
-    """Return all pictures of a run; one timeline, and one of links, for each mode."""
+    """Draw all pictures of a run; one timeline, and one of links, for each mode."""
     first = run.results[0].name
     drawn = [Picture(_save(comparison(run), folder / "comparison.png"), None, _BARS.format(first=first))]
     for timeline in run.timelines:
@@ -95,7 +95,7 @@ def file_stem(title: str) -> str:
 
 
 def comparison(run: Run) -> Figure:
-    """Return a bar per mode, of the parts of its iteration; beside it its speed-up over the first."""
+    """Draw a bar per mode with the parts of its iteration, and beside it its speed-up over the first."""
     figure = Figure(figsize=(9, 1.7 + 0.5 * len(run.results)), layout="constrained")
     axes = figure.subplots()
     most_ms = 0.0
@@ -125,7 +125,7 @@ def comparison(run: Run) -> Figure:
 
 
 def timeline_figure(run: Run, timeline: Timeline) -> Figure:
-    """Return the rows of spans: workers' phases, what they push and pull, and what devices do."""
+    """Draw rows of spans: workers' phases, their pushes and pulls, and the devices' work."""
     figure = Figure(figsize=(11, 1.9 + 0.26 * len(timeline.rows)), layout="constrained")
     axes = figure.subplots()
     duration_ms = timeline.duration_s * MS_PER_S or 1.0
@@ -146,7 +146,7 @@ def timeline_figure(run: Run, timeline: Timeline) -> Figure:
 
 
 def links_figure(run: Run, timeline: Timeline) -> Figure:
-    """Return a link of each kind, the busiest first, each with its rate over time below its capacity."""
+    """Draw a link of each kind, the busiest first, each with its rate over time below its capacity."""
     num_links = len(timeline.links)
     figure = Figure(figsize=(11, 1.6 + 1.15 * num_links), layout="constrained")
     all_axes = figure.subplots(num_links, 1, sharex=True, squeeze=False)[:, 0]
@@ -175,12 +175,12 @@ def links_figure(run: Run, timeline: Timeline) -> Figure:
 
 
 def _title(figure: Figure, run: Run, what: str) -> None:
-    """Write the job and its machine, then what is shown and of which kind its numbers are."""
+    """Set a title: the job and its machine, then the content and the kind of its numbers."""
     figure.suptitle(f"{run.title}\n{what} ({run.kind})", x=0.01, ha="left", fontsize="medium")
 
 
 def _what_is_shown(timeline: Timeline) -> str:
-    """Return the iteration, and of how many, if not all have a row."""
+    """Return which iteration is shown, and of how many ranks if some have no row."""
     placed = [who for who, _ in timeline.places]
     shown = {" ".join(row.name.split()[:2]) for row in timeline.rows}
     texts = []
@@ -193,18 +193,21 @@ def _what_is_shown(timeline: Timeline) -> str:
 
 
 def _which_iteration(timeline: Timeline) -> str:
-    """Return words for a simulated timeline's iteration, or for a live one's several, whose places are unknown."""
+    """Return which iteration is shown.
+
+    A simulated timeline has one iteration; a live one, which has no places, several.
+    """
     return "the last iteration" if timeline.places else "some iterations"
 
 
 def _row_name(row: Row, places: Mapping[str, str]) -> str:
-    """Return a row's name with the part of the machine that plays it."""
+    """Return a row's name with the part of the machine that plays its role."""
     who = " ".join(row.name.split()[:2])
     return row.name.replace(who, f"{who} ({places[who]})", 1) if who in places else row.name
 
 
 def _panel_title(use: LinkUse, timeline: Timeline) -> str:
-    """Return a link's name, its kind, its traffic, and how near to its capacity it comes."""
+    """Return a link's name and kind, its traffic, and its share of the capacity."""
     capacity = ", then ".join(f"{each.bytes_per_s / GB:.3g}" for each in use.capacity)
     share = f"{use.nbytes / GB:.3g} GB, {use.share(timeline.duration_s):.0%} of what {capacity} GB/s would carry"
     what = "NVLink " if use.kind.startswith("NVLink") else ""
@@ -218,7 +221,7 @@ def _panel_title(use: LinkUse, timeline: Timeline) -> str:
 
 
 def _with_players(link: str, timeline: Timeline) -> str:
-    """Return the name of a link, with the players at the GPUs and memories that it names."""
+    """Return the name of a link, with the ranks at the GPUs and memories that it names."""
     players = {where: who for who, where in timeline.places}
 
     def with_player(found: re.Match[str]) -> str:
@@ -228,13 +231,13 @@ def _with_players(link: str, timeline: Timeline) -> str:
 
 
 def _legend(timeline: Timeline) -> Iterator[Patch]:
-    """Yield the kinds of spans that the rows have, in the order of an iteration."""
+    """Return the kinds of spans in the rows, in the order of an iteration."""
     kinds = {span.kind for row in timeline.rows for span in row.spans}
     return (Patch(color=COLOURS[kind], label=LABELS.get(kind, kind)) for kind in (*PHASES, *MOVES) if kind in kinds)
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name rows from top to bottom, with a grid of times behind."""
+    """Label rows from top to bottom, with a grid of times behind."""
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="x", alpha=0.3)

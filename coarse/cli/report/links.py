@@ -1,4 +1,4 @@
-"""Links over the time of a picture: what passed each of them when, and the busiest of each kind."""
+"""Links over the time of a picture: their bytes over time, and the busiest of each kind."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ _TRAFFIC = {
     "workers": "ring of workers",
     "pull": "pulls",
 }
-"""Reader's names for the bytes of a port."""
+"""Reader's words for the bytes of a port."""
 
 
 def links_of(job: Job, transfers: Sequence[Transfer], window: Window) -> list[LinkUse]:
-    """Return all links that carried something, by their bytes. A transfer's bytes are spread evenly over its time."""
+    """Return all links that carried bytes, the busiest first; a transfer's bytes are spread over its time."""
     bin_s = max((window.end_s - window.begin_s) / NUM_BINS, 1e-30)
     per_link: dict[int, np.ndarray] = {}  # link -> (NUM_BINS,) bytes in each bin
     senders: dict[int, set[str]] = {}
@@ -49,14 +49,14 @@ def links_of(job: Job, transfers: Sequence[Transfer], window: Window) -> list[Li
 
 
 def kind_of(link: str) -> str:
-    """Return the part of a link's name that others share: without numbers; both directions of a wire are one kind."""
+    """Return a link's kind: its name without numbers. Both directions of a wire are of one kind."""
     user, _, role = re.sub(r"^node\d+ ", "", link).rpartition(" ")
     what = "NVLink" if " - " in user else re.sub(r"\d+", "", user)
     return f"{what} up or down" if role in ("up", "down") else f"{what} {role}"
 
 
 def busiest_of_each_kind(uses: Sequence[LinkUse], duration_s: float) -> tuple[LinkUse, ...]:
-    """Return the busiest link of each kind and capacity, with the names of the others."""
+    """Return the most used link of each kind and capacity, with the names of the others."""
     groups: dict[tuple[str, tuple[Capacity, ...]], list[LinkUse]] = {}
     for use in sorted(uses, key=lambda use: (-use.share(duration_s), use.name)):
         groups.setdefault((use.kind, use.capacity), []).append(use)
@@ -74,7 +74,7 @@ def _in_bins(transfer: Transfer, window: Window, bin_s: float) -> tuple[int, np.
 
 
 def _capacity(job: Job, link: int, window: Window) -> Iterator[Capacity]:
-    """Yield the capacity as the window begins, and its changes in the window."""
+    """Yield a link's capacity at the window's begin, and after each change within it."""
     changes = [change for change in job.rate_changes if change.link == link and change.at_s < window.end_s]
     before = [change.bytes_per_s for change in changes if change.at_s <= window.begin_s]
     yield Capacity(0.0, before[-1] if before else job.site.links[link].bytes_per_s)

@@ -1,4 +1,4 @@
-"""Answer of `coarse predict` on LuWu and its baselines: a row per mode, and the largest models."""
+"""Answer of `coarse predict` for LuWu and its baselines: a row per mode, and the largest models."""
 
 import json
 import shlex
@@ -19,12 +19,12 @@ from coarse.luwu.simulation.scenario import ModeStep, PagedScenario
 from coarse.protocol.units import GIB
 
 HEAD = ("mode", "fits", "step s", "TFLOPS", "tokens/s", "slowest", "bound s", "idle", "out GB", "in GB")
-"""Heads of the table."""
+"""Heads of the table's columns."""
 PLACES = {
     "a GPU": "GPU", "a host": "host", "a worker's disks": "worker's disks",
     "the optimizer node's disks": "optimizer's disks",
 }  # fmt: skip
-"""Titles of the table of what fits, by place."""
+"""Heads of the table of what fits, by place."""
 ROWS, PICTURE = "luwu.json", "luwu.png"
 _COLOURS = {
     "gpu": "#0072b2", "up": "#d55e00", "down": "#e69f00", "pcie out": "#f0e442", "pcie in": "#999933",
@@ -34,15 +34,15 @@ _COLOURS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LuwuRow:
-    """One mode's step."""
+    """Step of one mode."""
 
     mode: str
     needs: tuple[MemoryNeed, ...]
-    """Needs by place."""
+    """Needed memory, place by place."""
     step_s: float = 0.0
-    """0 where it does not fit."""
+    """Seconds of a step; 0 if the mode does not fit."""
     flops_per_s: float = 0.0
-    """Operations per second of a worker, by the model's own operations."""
+    """FLOP/s of a worker, by the model's own operations."""
     tokens_per_s: float = 0.0
     """Tokens per second of all workers."""
     slowest: str = ""
@@ -57,7 +57,7 @@ class LuwuRow:
 
     @property
     def cells(self) -> list[str]:
-        """Cells as the table shows them."""
+        """Cells of its row in the table."""
         if not self.step_s:
             return [self.mode, "no", *"--------"]
         volume = [f"{nbytes / 1e9:.4g}" for nbytes in (self.sent_bytes, self.received_bytes)]
@@ -68,13 +68,13 @@ class LuwuRow:
 
     @property
     def places(self) -> list[str]:
-        """Needs of each place, as the table of places shows them."""
+        """Cells of the table of places: what each place must hold."""
         cells = {need.place: f"{_gib(need.nbytes)}{'' if need.is_met else ' !'}" for need in self.needs}
         return [self.mode, *(cells.get(place, "-") for place in PLACES)]
 
 
 def predicted(scenario: PagedScenario, mode: str) -> LuwuRow:
-    """Return one mode; what does not fit is a row of nothing, with the reason."""
+    """Predict one mode; one that does not fit becomes an empty row with the reason."""
     needs = scenario.capacity.needs(mode, scenario.model, scenario.batch)
     try:
         scenario.require_fit(mode)
@@ -90,7 +90,7 @@ def predicted(scenario: PagedScenario, mode: str) -> LuwuRow:
 
 
 def largest_models(scenario: PagedScenario, modes: Sequence[str]) -> Iterator[tuple[int, dict[str, LargestModel]]]:
-    """Yield by number of workers, 1, 2, 4 and so on up to the scenario's, each mode's largest model."""
+    """Yield each mode's largest model for 1, 2, 4 and so on up to the scenario's number of workers."""
     counts = [1 << power for power in range(scenario.num_workers.bit_length())]
     for count in sorted({*counts, scenario.num_workers}):
         capacity = replace(scenario, num_workers=count).capacity
@@ -98,7 +98,7 @@ def largest_models(scenario: PagedScenario, modes: Sequence[str]) -> Iterator[tu
 
 
 def draw_steps(rows: Sequence[LuwuRow], title: str, path: Path) -> None:
-    """Draw bars: each mode's step, and below it how long each resource is busy."""
+    """Draw bars: each mode's step, and below it the busy time of each resource."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # here, so that help and other commands do without
     from matplotlib.figure import Figure
 
@@ -128,7 +128,7 @@ def draw_steps(rows: Sequence[LuwuRow], title: str, path: Path) -> None:
 
 
 def show_luwu(scenario: PagedScenario, modes: Sequence[str], out: Path, console: Console) -> None:
-    """Show the tables and their basis; write rows, inputs and picture in the folder `out`."""
+    """Print the tables and their basis; write rows, inputs and picture into the folder `out`."""
     rows = [predicted(scenario, mode) for mode in modes]
     largest = list(largest_models(scenario, modes))
     title = (
@@ -162,7 +162,7 @@ def show_luwu(scenario: PagedScenario, modes: Sequence[str], out: Path, console:
 
 
 def _places_table(rows: Sequence[LuwuRow]) -> Table:
-    """Return the table of each place's needs, above what it has; "!": more than that."""
+    """Return a table of what each place must hold, above its capacity; "!" marks more than that."""
     has = {need.place: _gib(need.capacity_bytes) for row in rows for need in row.needs}
     cells = [*(row.places for row in rows), ["there is", *(has.get(place, "-") for place in PLACES)]]
     return _table("What a place must hold, GiB (!: does not fit)", ("mode", *PLACES.values()), cells)
@@ -175,7 +175,7 @@ def _gib(nbytes: int) -> str:
 def _show_largest(
     largest: Sequence[tuple[int, dict[str, LargestModel]]], modes: Sequence[str], console: Console
 ) -> None:
-    """Show the answer to Fig. 10's question: the largest OPT, and beside it the most parameters."""
+    """Print the answer to Fig. 10's question: the largest OPT, and beside it the most parameters."""
     cells = [[str(count), *(_limit_text(found[mode]) for mode in modes)] for count, found in largest]
     title = "The largest OPT, and the most parameters, at one sample a worker"
     console.print(_table(title, ("workers", *modes), cells))
@@ -185,7 +185,10 @@ def _show_largest(
 
 
 def _limit_text(limit: LargestModel) -> str:
-    """Return text such as 175b, 252B: OPT-175B is the family's largest, and a deeper model may have 252e9."""
+    """Return a limit such as "175b, 252B".
+
+    OPT-175B is then the largest of its family, and a deeper model may have 252e9 parameters.
+    """
     named = limit.named.removeprefix("opt-") or "none"
     unit, letter = (1e12, "T") if limit.num_parameters >= 1e12 else (1e9, "B")
     return f"{named}, {limit.num_parameters / unit:.3g}{letter}"
@@ -206,7 +209,7 @@ def document(
     asked: dict[str, str],
     inputs: Sequence[Input],
 ) -> dict[str, Any]:
-    """Return the plain values for JSON."""
+    """Return the prediction as values for JSON."""
     models = [
         {"workers": count, "largest": {mode: asdict(limit) for mode, limit in found.items()}}
         for count, found in largest

@@ -1,4 +1,4 @@
-"""Inputs of a prediction of LuWu and its baselines: each with its value and source."""
+"""Basis of a prediction of LuWu and its baselines: each input with its value and source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,29 +16,29 @@ _PRESET = "luwu"
 
 @dataclass(frozen=True)
 class Input:
-    """One number that is not predicted."""
+    """Number that is not predicted."""
 
     name: str
     value: float
     unit: str
     source: str
-    """`paper` (LuWu, and where), `data sheet`, `assumed`, `calibrated on ROW`, or `stated` by the user."""
+    """Source: `paper` (LuWu, and where), `data sheet`, `assumed`, `calibrated on ROW`, or `stated` by the user."""
 
 
 def inputs_of(scenario: PagedScenario) -> tuple[Input, ...]:
-    """Return all that the table's numbers follow from, but the model's shape."""
+    """Return all inputs of the table's numbers except the model's shape."""
     return (*_of_machine(scenario.machine), *_of_modes(scenario))
 
 
 def _of_machine(machine: Machine) -> Iterator[Input]:
-    """Yield a machine's inputs; a preset's value has the preset's source, another is the user's."""
+    """Yield a machine's inputs; a value other than the preset's has the user as its source."""
     preset = _quantities(machine_named(_PRESET))
     for name, (value, unit, source) in _quantities(machine).items():
         yield Input(name, value, unit, source if value == preset[name][0] else STATED)
 
 
 def _quantities(machine: Machine) -> dict[str, tuple[float, str, str]]:
-    """Return by name the values that a machine states for these modes, and the preset's source of each."""
+    """Return the machine's numbers for these modes by name, each with its unit and the preset's source."""
     assert machine.disks is not None
     assert machine.network is not None
     disks, gpu, tree = machine.disks, machine.accelerator, machine.tree

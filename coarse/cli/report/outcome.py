@@ -16,11 +16,11 @@ from coarse.strategy.named import mode_name
 from coarse.strategy.sharding import Sharding, name_of
 
 Begin = Callable[[str], OnProgress]
-"""Begins a task of that name; what it returns is told how much is done."""
+"""Function that begins a task of that name and returns the function that receives its progress."""
 
 
 class Simulated(NamedTuple):
-    """A data-parallel mode's run."""
+    """Run of a data-parallel mode."""
 
     scenario: Scenario
     job: Job
@@ -29,13 +29,13 @@ class Simulated(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One mode's numbers."""
+    """Numbers of one mode."""
 
     result: Result
     memory_bytes: int
     """Bytes that a GPU holds."""
     run: Simulated | None
-    """None of sharded modes, whose timelines `coarse shard` does not draw either."""
+    """Simulated run; None for sharded modes, whose timelines `coarse shard` does not draw either."""
     notes: tuple[str, ...] = ()
     """Sentences on a sharded mode's iterations."""
 

@@ -1,4 +1,4 @@
-"""One page about a run that needs nothing beside itself: tables, and the pictures inside it."""
+"""Self-contained page about a run, with its tables and pictures."""
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ def columns(run: Run) -> tuple[str, ...]:
 
 
 def cells(run: Run, *, num_links: int, between: str = " ") -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table, with so many links each; ranges stand behind their numbers and `between`."""
+    """Yield the rows of the table, with `num_links` links each; ranges follow their numbers and `between`."""
     for result, speed_up in zip(run.results, run.speed_ups(), strict=True):
         times = (result.iteration_s, result.compute_s, result.exposed_s, result.idle_s)
         in_ms = [_ms_text(seconds * MS_PER_S) for seconds in times]
@@ -62,7 +62,7 @@ def _ms_text(milliseconds: float) -> str:
 
 
 def _short(number: float) -> str:
-    """Return three digits, and those before the point."""
+    """Return three digits, and all before the decimal point."""
     return f"{number:.0f}" if number >= 1000 else f"{number:.3g}"
 
 
@@ -72,7 +72,7 @@ def traces_in(folder: Path) -> tuple[Path, ...]:
 
 
 def write_page(run: Run, pictures: Sequence[Picture], folder: Path) -> Path:
-    """Write the page in the folder; it links to the traces that are there by now."""
+    """Write the page into the folder; it links to the traces that exist by now."""
     path = folder / PAGE_FILE
     path.write_text("\n".join(_lines(run, pictures, traces_in(folder))), encoding="utf-8")
     return path
@@ -111,7 +111,7 @@ def _is_of(trace: Path, mode: str) -> bool:
 
 
 def _trace_link(trace: Path, what: str) -> str:
-    """Return a link to a trace by its name: it lies in the page's own folder."""
+    """Return a link to a trace by its name, since it lies in the page's own folder."""
     return (
         f'<p>{escape(what)}, as a trace: <a href="{quote(trace.name)}" download>{escape(trace.name)}</a>. Open it in '
         '<a href="https://ui.perfetto.dev">Perfetto</a> (ui.perfetto.dev).</p>'

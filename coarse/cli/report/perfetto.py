@@ -1,4 +1,4 @@
-"""The last iteration of a simulated job as a trace that Perfetto opens (ui.perfetto.dev)."""
+"""Trace of a simulated job's last iteration, for Perfetto (ui.perfetto.dev)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ GB = 1e9
 
 
 def write_trace(job: Job, report: Report, path: Path, title: str) -> None:
-    """Write a process of the trace per worker and per device, and one whose curves are the links' rates."""
+    """Write a trace with a process per worker and per device, and one with curves of the links' rates."""
     window = last_iteration(report)
     recording = recording_of(report)
     transfers = [each for each in recording.transfers() if each.end_s > window.begin_s]
@@ -61,7 +61,7 @@ def _add(trace: Trace, kind: str, each: Transfer | Work, job: Job, window: Windo
 
 
 def _add_syncs(traces: dict[str, Trace], report: Report, job: Job, window: Window) -> None:
-    """Add each gradient from backward to its combined values; those that overlap lie in lanes of their own."""
+    """Add each gradient from backward to its combined values; overlapping ones get separate lanes."""
     seen = [sync for sync in report.syncs if sync.end_s > window.begin_s]
     for worker in sorted({sync.worker for sync in seen}):
         trace = traces[f"worker {worker}"]

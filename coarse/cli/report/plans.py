@@ -9,14 +9,14 @@ from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.search import FoundPlan, Searched, ShardedPlan
 
 PLAN_HEAD = ("blocks", "F", "frees", "prefetch", "batch", "samples/s", "total s", "exposed s", "GB", "GPU GiB")
-"""Heads of the table."""
+"""Heads of the table's columns."""
 _NEAR = 1.05
-"""Times as many samples/s below which inputs decide between two plans."""
+"""Ratio of samples/s below which inputs decide between two plans."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plans:
-    """A search, and what it was asked."""
+    """Search of plans, and its question."""
 
     searched: Searched
     asked: ShardedScenario
@@ -34,7 +34,7 @@ def plan_cells(plans: Plans, found: FoundPlan) -> list[str]:
 
 
 def plan_sentences(plans: Plans) -> list[str]:
-    """Return the fastest plan in words, how far it is ahead, and what was left out."""
+    """Return sentences on the fastest plan, its lead, and the plans left out."""
     searched = plans.searched
     first, num_plans = searched.found[0], sum(1 + len(each.alike) for each in searched.found)
     found = [f"Fastest of {num_plans} plans that fit: {plan_text(plans.asked, first.plan)}, batch {first.batch}."]
@@ -50,7 +50,7 @@ def plan_sentences(plans: Plans) -> list[str]:
 
 
 def plan_text(asked: ShardedScenario, plan: ShardedPlan) -> str:
-    """Return a plan in words, with what asks for it live."""
+    """Return a plan in words, with the settings that select it live."""
     whole = "the whole model as one unit (units=[])"
     blocks = {0: whole, 1: "each block a unit"}.get(plan.blocks_per_unit, f"units of {plan.blocks_per_unit} blocks")
     mode = "mode fsdp" if plan.factor == asked.num_gpus else f"mode hybrid, factor {plan.factor}"
@@ -59,7 +59,7 @@ def plan_text(asked: ShardedScenario, plan: ShardedPlan) -> str:
 
 
 def plans_document(plans: Plans, inputs: dict[str, str]) -> dict[str, Any]:
-    """Return the plain values for JSON: all plans, the fastest first."""
+    """Return all plans, the fastest first, as values for JSON."""
     rows = [
         {
             **asdict(each.plan), "batch": each.batch, "samples_per_s": each.samples_per_s,

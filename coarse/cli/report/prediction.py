@@ -1,4 +1,4 @@
-"""Prediction of a job on a machine, mode by mode: scenarios from plain settings, and their simulation."""
+"""Times of a job on a machine, mode by mode: scenarios from plain settings, and their simulation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,11 +41,11 @@ _NUM_TABLES = 2
 """Routing tables that the policy "auto" tries: as measured, and all tensors local."""
 
 OnProgress = Callable[[float], None]
-"""Told the share of a simulation that is done."""
+"""Function that receives the share of a simulation that is done."""
 
 
 def scenarios_of(question: Question, machine: Machine | None = None) -> "Scenarios":
-    """Return the scenarios of all modes; on another machine than the one named, if it is given."""
+    """Return the scenarios of all modes; `machine`, if given, replaces the named one."""
     machine = machine or machine_named(question.machine)
     nvlink, num_nodes = machine.nvlink and question.nvlink, max(machine.num_nodes, question.num_nodes)
     machine = replace(machine, nvlink=nvlink, num_nodes=num_nodes)
@@ -59,7 +59,7 @@ def scenarios_of(question: Question, machine: Machine | None = None) -> "Scenari
 
 
 def _profile(question: Question, model: Model, machine: Machine, *, is_own: bool) -> ComputeProfile:
-    """Return the compute times: as measured by the user, else as published of the model, else by FLOPs."""
+    """Return compute times: as the user measured, else as published for the model, else by FLOPs."""
     precision = Precision(question.precision)
     needless = {"sequence": question.sequence, "peak-share": question.peak_share}
     for option, value in needless.items():
@@ -80,7 +80,7 @@ def _profile(question: Question, model: Model, machine: Machine, *, is_own: bool
 
 
 def _traced_profile(question: Question, model: Model, times: StepTimes, machine: Machine) -> ComputeProfile:
-    """Return the times of a traced step; by its operations if it has no times."""
+    """Return the times of a traced step, by its operations if it has no times."""
     precision = Precision(question.precision)
     if times.are_operations and question.iteration_s is None:
         accelerator = machine.accelerator if question.gpu is None else accelerator_named(question.gpu)
@@ -111,23 +111,23 @@ def _require_one_pace(question: Question) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenarios:
-    """A question with its machine, model and compute times."""
+    """Question with its machine, model and compute times."""
 
     machine: Machine
     model: Model
     profile: ComputeProfile
     question: Question
     own: OwnModel | None = None
-    """User's own model, if the model is one."""
+    """User's own model, if the question names one."""
 
     @property
     def ring_slow_down(self) -> float:
-        """Number of times that a worker computes longer beside a collective of the workers."""
+        """Factor by which a collective of the workers slows a worker's compute beside it."""
         return 1.0 if self.question.ring_slow_down is None else self.question.ring_slow_down
 
     @property
     def factors(self) -> dict[str, tuple[float, float]]:
-        """Ends of factors that are other than every machine's: see `intervals_of`."""
+        """Ends of factors that differ from every machine's: see `intervals_of`."""
         ring, compute = self.question.ring_slow_down, self.profile.factors
         return {**({COMPUTE: compute} if compute else {}), **({} if ring is None else {RING: (ring, ring)})}
 
@@ -153,7 +153,7 @@ class Scenarios:
 def predict(
     scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress, *, record: bool = True
 ) -> tuple[Job, Report]:
-    """Plan a job as its policy says, and simulate it; the job as decided last. `record` is `simulate`'s."""
+    """Plan a job by its policy and simulate it; return it as decided last. `record` is `simulate`'s."""
     most = _NUM_TABLES * most_trials(len(scenario.gradients))
     num_tried = 0
 
@@ -177,7 +177,7 @@ def predict(
 
 
 def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profiles: Sequence[Profile]) -> list[str]:
-    """Return sentences on what a job leaves out, and on one whose links changed, or that profiled."""
+    """Return sentences on what a job leaves out, and on changed links and profiles."""
     notes = []
     if job.encodes_for_nothing:
         notes.append(
@@ -197,7 +197,7 @@ def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profi
 def disturbed_notes(
     name: str, iteration_times_s: Sequence[float], jitter: Jitter | None, *, has_changes: bool
 ) -> list[str]:
-    """Return the sentences on iterations that differ, by jitter or because links changed."""
+    """Return sentences on iterations that differ, by jitter or because links changed."""
     notes = []
     if jitter is not None:
         mean_ms, least_ms, most_ms = (of(iteration_times_s) * 1e3 for of in (fmean, min, max))
@@ -225,13 +225,13 @@ def _decision_text(job: Job, profile: Profile) -> str:
 
 
 def _share_to_devices(job: Job) -> float:
-    """Return the devices' share of the bytes of all gradients."""
+    """Return the share of all gradients' bytes that devices sum."""
     to_devices = sum(job.gradients[position].nbytes for position in job.gradients_by(By.DEVICES))
     return to_devices / sum(gradient.nbytes for gradient in job.gradients)
 
 
 def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
-    """Return the result that a table and bars show."""
+    """Return the numbers for a table and bars."""
     num_iterations = job.num_iterations
     links = sorted(report.link_bytes.items(), key=lambda item: (-item[1], item[0]))
     return Result(
@@ -246,7 +246,7 @@ def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
 
 
 def places_of(scenario: Scenario) -> tuple[tuple[str, str], ...]:
-    """Return (worker or memory device, the endpoint that plays it, named as its links are), workers first."""
+    """Return (worker or device, its endpoint as links name it) for each rank, workers first."""
     wiring, is_one_node = scenario.machine.wiring, scenario.machine.num_nodes == 1
     who = {"worker": scenario.places.workers, "device": scenario.places.devices}
     located = [(f"{role} {n}", *wiring.locate(at)) for role, places in who.items() for n, at in enumerate(places)]
@@ -261,7 +261,7 @@ def _policy_text(scenario: Scenario, job: Job) -> str:
 
 
 def modes_of(text: str | None) -> Iterator[str]:
-    """Yield the modes that a comma-separated list names, each once; all of coarse's own, if there is no list."""
+    """Yield the modes of a comma-separated list, each once; without a list all built-in ones."""
     for name in BUILT_IN if text is None else dict.fromkeys(part.strip() for part in text.split(",")):
         require_mode(name)
         yield name

@@ -1,4 +1,4 @@
-"""Predictions under what their inputs may be instead: a mode's iteration at other points of all intervals."""
+"""Predictions under alternative inputs: a mode's iteration at other points of all intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,24 +16,24 @@ MOST_SAMPLES = 10_000
 NUM_SAMPLES = 6
 """Default number of points drawn beside the two ends."""
 MOST_WORKERS_UNASKED = 16
-"""Most workers for which ranges are simulated unasked; with more, simulations take long."""
+"""Largest number of workers with ranges by default. Simulations of more take too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """The points at which all modes are simulated again."""
+    """Points at which all modes are simulated again."""
 
     toml: TomlFile
-    """The machine's file."""
+    """File of the machine."""
     intervals: tuple[Interval, ...]
     num_samples: int
     fixed: Mapping[str, Any] | None = None
-    """Fields of the machine that the user states."""
+    """Fields of the machine with stated values."""
 
     def iterations_s(
         self, scenarios: Scenarios, mode: str, decided: Job, on_progress: Callable[[float], None] = lambda _: None
     ) -> tuple[float, ...]:
-        """Return the seconds of a mode's iteration at each point, with the facts and the round of a decided job."""
+        """Return a mode's seconds per iteration at each point, with the facts and round of the decided job."""
 
         def iteration_s(other: Scenarios) -> float:
             job = replace(other.of(mode), profile_every=0).job_of(decided.facts, decided.round)
@@ -47,7 +47,7 @@ class Ranges:
         iteration_s: Callable[[Scenarios], float],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> tuple[float, ...]:
-        """Return the value of `iteration_s` at each point."""
+        """Return the result of `iteration_s` at each point."""
         points = list(draws(self.intervals, self.num_samples))
         found = []
         for number, values in enumerate(points, start=1):
@@ -60,7 +60,7 @@ class Ranges:
         return tuple(found)
 
     def note(self) -> str:
-        """Return a note on what was varied, for readers of a range."""
+        """Return a note on the varied inputs, for the reader of a range."""
         stated = ", ".join(f"{each.key} {each.low:g} to {each.high:g}" for each in self.intervals)
         return (
             f"Ranges: {self.num_samples + 2} more simulations with {stated}; the table and the split of the central "
@@ -76,7 +76,7 @@ def ranges_of(
     fixed: Mapping[str, Any] | None = None,
     factors: Mapping[str, tuple[float, float]] | None = None,
 ) -> Ranges | None:
-    """Return the points of a question; None if there are none, by request or because its simulations take long.
+    """Return the points of a question, or None if it asks for none or its simulations would take long.
 
     `factors` are as of `intervals_of`.
     """
@@ -90,7 +90,7 @@ def ranges_of(
 
 
 def interval_of(text: str) -> tuple[str, tuple[float, float]]:
-    """Return (Field or factor, its ends) as an option `--interval compute=0.8:1.2` states them."""
+    """Return (field or factor, its ends) of an option `--interval compute=0.8:1.2`."""
     key, _, ends = text.partition("=")
     low, _, high = ends.partition(":")
     try:

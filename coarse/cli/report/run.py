@@ -1,4 +1,4 @@
-"""A run that can be looked at: its results, its timelines, and how it came about."""
+"""Run that can be presented: its results, its timelines, and its inputs."""
 
 import json
 import math
@@ -15,12 +15,12 @@ from coarse.protocol.whole_file import write_whole
 
 DEMO_FILE = "rows.json"
 _DEMO_STEPS = 4
-"""So many iterations of a measured run are drawn."""
+"""Number of a measured run's iterations that are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One mode's iteration; seconds are means over workers."""
+    """Iteration of one mode; seconds are means over workers."""
 
     name: str
     policy: str
@@ -29,9 +29,9 @@ class Result:
     exposed_s: float
     idle_s: float
     link_bytes: tuple[tuple[str, float], ...] = ()
-    """(link, bytes in an iteration), the busiest first."""
+    """Links with their bytes in an iteration, the busiest first."""
     samples_s: tuple[float, ...] = ()
-    """Seconds of an iteration under other inputs, for all modes the same ones; empty if it was not looked for."""
+    """Seconds of an iteration under alternative inputs, equal for all modes; empty if not simulated."""
 
     def __post_init__(self) -> None:
         for key in ("iteration_s", "compute_s", "exposed_s", "idle_s"):
@@ -41,10 +41,10 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Contents of a folder."""
+    """Content of a run's folder."""
 
     kind: str
-    """"measured", "emulated" or "simulated"."""
+    """Kind of its numbers: "measured", "emulated" or "simulated"."""
     title: str
     inputs: Mapping[str, str]
     """Question, and the numbers on which the answer rests."""
@@ -53,17 +53,17 @@ class Run:
     notes: tuple[str, ...] = ()
 
     def speed_ups(self) -> tuple[float, ...]:
-        """Return the speed-up of each over the first."""
+        """Return each mode's speed-up over the first."""
         first = self.results[0].iteration_s
         return tuple(first / result.iteration_s if result.iteration_s else 1.0 for result in self.results)
 
     def range_s(self, result: Result) -> tuple[float, float] | None:
-        """Return the least and the most of an iteration of one mode under other inputs; None if not looked for."""
+        """Return the least and most seconds of a mode's iteration under alternative inputs; None without these."""
         found = (result.iteration_s, *result.samples_s)
         return (min(found), max(found)) if result.samples_s else None
 
     def speed_up_range(self, result: Result) -> tuple[float, float] | None:
-        """Return the speed-up of one mode over the first, at least and at most, both under the same inputs."""
+        """Return a mode's least and largest speed-up over the first, both under equal inputs; None without these."""
         first = self.results[0]
         if not result.samples_s or len(result.samples_s) != len(first.samples_s):
             return None
@@ -72,7 +72,7 @@ class Run:
         return min(found), max(found)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return plain values, for JSON; rows carry their kind and speed-up for readers of rows alone."""
+        """Return values for JSON; each row carries its kind and speed-up, for readers of rows alone."""
         rows = [
             {**asdict(result), "kind": self.kind, "speed_up": speed_up}
             for result, speed_up in zip(self.results, self.speed_ups(), strict=True)
@@ -89,13 +89,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing of a run."""
+    """Drawing of a run."""
 
     path: Path
     mode: str | None
-    """The title of the timeline that it shows; None: it shows all modes."""
+    """Title of the timeline that it shows; None if it shows all modes."""
     caption: str
-    """Text on what is to be seen."""
+    """Description of its content."""
 
 
 def write_run(run: Run, folder: Path) -> Path:
@@ -105,7 +105,7 @@ def write_run(run: Run, folder: Path) -> Path:
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run of a folder that `coarse predict` or the demo wrote; ConfigError if there is none."""
+    """Return the run of a folder that `coarse predict` or the demo wrote; raise ConfigError without one."""
     readers = {RUN_FILE: _predicted, DEMO_FILE: _demonstrated}
     for name, reader in readers.items():
         path = folder / name
@@ -143,7 +143,7 @@ def _predicted(document: Mapping[str, Any]) -> Run:
 
 
 def _demonstrated(document: Mapping[str, Any]) -> Run:
-    """Return the demo's record: steps of live runs, whose links were not watched."""
+    """Return the run of the demo's record: steps of live runs, whose links were not observed."""
     runs: Mapping[str, Sequence[Mapping[str, Any]]] = document["runs"]
     return Run(
         kind="measured",
@@ -156,7 +156,7 @@ def _demonstrated(document: Mapping[str, Any]) -> Run:
 
 
 def _demo_title(document: Mapping[str, Any]) -> str:
-    """Return the model and the machine, if the record names them."""
+    """Return a title with the model and the machine, if the record names them."""
     first = next(iter(document["runs"].values()))[0]
     shape, machine = first.get("settings", {}).get("shape"), document.get("machine")
     model = f"a GPT of {shape['layers']} layers of width {shape['width']}" if shape else "one training"

@@ -1,4 +1,4 @@
-"""Answer of `coarse shard`: a row per mode, of simulated sharded training."""
+"""Answer of `coarse shard`: a row of simulated sharded training per mode."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,27 +13,27 @@ from coarse.strategy.sharding import Fcdp, Hybrid
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedRow:
-    """One mode's iteration."""
+    """Iteration of one mode."""
 
     mode: str
     batch: int
-    """Per GPU; 0 where not even 1 fits."""
+    """Samples per GPU; 0 if not even 1 fits."""
     memory_gib: float
-    """GiB of a GPU, at the peak."""
+    """Memory of a GPU at the peak."""
     samples_per_s: float = 0.0
     iteration_s: float = 0.0
     compute_s: float = 0.0
     exposed_s: float = 0.0
     idle_s: float = 0.0
-    """Seconds that GPUs wait for slower ones, in the mean."""
+    """Mean seconds that GPUs wait for slower ones."""
     forward_gb: float = 0.0
-    """That leave a node in forward, or after the optimizer's step."""
+    """Gigabytes that leave a node in forward, or after the optimizer's step."""
     backward_gb: float = 0.0
     note: str = ""
     kind: str = "simulated"
 
     def cells(self, *, has_idle: bool = False) -> list[str]:
-        """Return cells as the table shows them, with waits for slower GPUs if there are any."""
+        """Return the cells of the table's row; `has_idle` adds the wait for slower GPUs."""
         if self.batch == 0:
             return [self.mode, *["-"] * (7 + has_idle), f"{self.memory_gib:.1f}"]
         idle = [self.idle_s] if has_idle else []
@@ -43,11 +43,11 @@ class ShardedRow:
 
 
 HEAD = ("mode", "batch", "samples/s", "total s", "compute s", "exposed s", "forward GB", "backward GB", "GPU GiB")
-"""Heads of the table."""
+"""Heads of the table's columns."""
 
 
 def table_of(rows: Sequence[ShardedRow]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return the head and cells of a table."""
+    """Return head and cells of a table."""
     has_idle = any(row.idle_s > 0 for row in rows)
     place = HEAD.index("exposed s") + 1
     return (*HEAD[:place], *(["idle s"] if has_idle else []), *HEAD[place:]), [
@@ -56,7 +56,7 @@ def table_of(rows: Sequence[ShardedRow]) -> tuple[tuple[str, ...], list[list[str
 
 
 def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: bool) -> ShardedRow:
-    """Return one mode; a batch that does not fit is a row of nothing, with the reason."""
+    """Predict one mode; a batch that does not fit gives an empty row with the reason."""
     note = ""
     if at_largest_batch and (largest := scenario.largest_batch()):
         scenario = replace(scenario, batch=largest)
@@ -96,5 +96,5 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
 
 
 def document(rows: Sequence[ShardedRow], inputs: dict[str, str]) -> dict[str, Any]:
-    """Return the plain values for JSON."""
+    """Return the rows as values for JSON."""
     return {"kind": "simulated", "inputs": inputs, "rows": [asdict(row) for row in rows]}

@@ -1,4 +1,4 @@
-"""Sharded modes in the table of data-parallel ones: the same model, machine, GPUs and compute times."""
+"""Sharded modes in the table of data-parallel ones: with equal model, machine, GPUs and compute times."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from coarse.strategy.named_sharding import names_sharding, sharding_named
 from coarse.strategy.sharding import PREDICTED, SIMULATED, Fcdp, Fsdp, Sharding, name_of
 
 ALL = "all"
-"""Every mode, data-parallel and sharded."""
+"""Name for every mode, data-parallel and sharded."""
 
 AnyMode = str | Sharding
-"""A data-parallel mode by its name, or a sharded one."""
+"""Data-parallel mode by its name, or a sharded mode."""
 
 
 NOTE = (
@@ -32,19 +32,19 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedOutcome:
-    """One sharded mode's iteration, and what its GPU holds."""
+    """Iteration of one sharded mode, and its GPU memory."""
 
     result: Result
     memory_bytes: int
     notes: tuple[str, ...] = ()
-    """On iterations that differ."""
+    """Sentences on iterations that differ."""
 
 
 def any_modes_of(text: str | None, options: Sequence[str] = ()) -> Iterator[AnyMode]:
     """Yield the modes of a comma-separated list, each once.
 
-    Data-parallel ones without a list, every one by "all". `options` are those of classes of a user's own, such as
-    "Mine.every=8".
+    Without a list these are the data-parallel ones; "all" stands for every mode. `options` are those of classes of a
+    user's own, such as "Mine.every=8".
     """
     names = list(BUILT_IN if text is None else dict.fromkeys(part.strip() for part in text.split(",")))
     if ALL in names:
@@ -72,7 +72,7 @@ def _mode_of(name: str, options: Sequence[str]) -> AnyMode:
 
 
 def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
-    """Return the scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
+    """Return the scenario of a sharded mode over all workers, with the data-parallel compute times."""
     asked, profile = scenarios.question, scenarios.profile
     found = ShardedScenario(
         machine=scenarios.machine,
@@ -96,7 +96,7 @@ def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
 def sharded_samples_s(
     ranges: Ranges, scenarios: Scenarios, mode: Sharding, on_progress: Callable[[float], None] = lambda _: None
 ) -> tuple[float, ...]:
-    """Return the seconds of a sharded mode's iteration at each point of its inputs."""
+    """Return a sharded mode's seconds per iteration at each point of its inputs."""
     def iteration_s(other: Scenarios) -> float:
         scenario = sharded_scenario(other, mode)
         return (scenario.run() if mode.meets else _predicted(scenario, mode)).iteration_s

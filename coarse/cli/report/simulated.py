@@ -1,4 +1,4 @@
-"""The last iteration of a simulated job as a timeline."""
+"""Timeline of a simulated job's last iteration."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,18 +9,21 @@ from coarse.simulation.recording import Recording, Transfer
 from coarse.simulation.report import Report, WorkerIteration
 
 SHOWN_WORKERS = 8
-"""A picture has rows of so many workers, and of as many devices."""
+"""Number of workers, and of devices, that have rows in a picture."""
 _KIND_OF_PORT = {"push": "push", "pull": "pull", "workers": "ring", "ring": "ring", "fetch": "fetch", "adder": "add"}
 
 
 def last_iteration(report: Report) -> Window:
-    """Return the window from its first worker's begin to its last one's end."""
+    """Return the window from the first worker's begin to the last one's end."""
     rows = report.steady()
     return Window(min(row.begin_s for row in rows), max(row.end_s for row in rows))
 
 
 def timeline_of(job: Job, report: Report, title: str, places: Sequence[tuple[str, str]]) -> Timeline:
-    """Return rows of the first workers and devices, and the busiest links, of a recorded job's last iteration."""
+    """Return rows of the first workers and devices, and the busiest links, of a job's last iteration.
+
+    The job was recorded.
+    """
     recording = recording_of(report)
     window = last_iteration(report)
     transfers = [each for each in recording.transfers() if each.end_s > window.begin_s]
@@ -38,7 +41,7 @@ def timeline_of(job: Job, report: Report, title: str, places: Sequence[tuple[str
 
 
 def recording_of(report: Report) -> Recording:
-    """Return the recording; ValueError if nothing was recorded."""
+    """Return the recording; raise ValueError if there is none."""
     if report.recording is None:
         raise ValueError("the job was not recorded; simulate it with record=True")
     return report.recording
@@ -60,14 +63,14 @@ def phases_of(row: WorkerIteration, window: Window) -> tuple[Span, ...]:
 
 
 def lane_of(port: tuple[str, int]) -> tuple[str, str]:
-    """Return (who, kind of its span): a port's place in pictures."""
+    """Return (rank, kind of span) of a port in pictures."""
     does, number = port
     who = "worker" if does in ("push", "pull", "workers") else "device"
     return f"{who} {number}", _KIND_OF_PORT[does]
 
 
 def _port_rows(transfers: Sequence[Transfer], recording: Recording, window: Window) -> Iterator[Row]:
-    """Yield a row per sender and kind of sending, and one per adder."""
+    """Yield a row per sender and kind of transfer, and one per adder."""
     spans: dict[tuple[str, str], list[Span]] = {}
     busy = [(each.port, each.begin_s, each.end_s) for each in transfers]
     busy += [(work.processor, work.begin_s, work.end_s) for work in recording.works() if work.end_s > window.begin_s]
@@ -81,7 +84,7 @@ def _port_rows(transfers: Sequence[Transfer], recording: Recording, window: Wind
 
 
 def _rank(name: str) -> tuple[bool, int, int]:
-    """Return a key that sorts workers first, by number; of each its phases, then the ways of bytes in their order."""
+    """Return a sort key: workers first, by number; of each its phases, then kinds in order of travel."""
     who, number, *kind = name.split()
     order = ("", "push", "fetch", "add", "ring", "pull")
     return who != "worker", int(number), order.index(kind[0] if kind else "")

@@ -1,20 +1,18 @@
-"""Timeline of one iteration of a run, and of its links' use: the source of pictures and traces."""
+"""Timeline of a run's iteration and of its links: the data of pictures and traces."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 PHASES = ("forward", "backward", "compute", "idle", "wait", "exposed", "optimizer")
-"""Phases of a worker, one after the other.
-
-"wait" is a measured run's word for idle and exposed, "compute" an emulated one's for forward, backward and optimizer.
-"""
+"""Phases of a worker, one after the other. "wait" is idle and exposed together, in a measured run; "compute" is
+forward, backward and optimizer together, in an emulated one."""
 MOVES = ("push", "fetch", "ring", "pull", "add", "together", "load", "store")
-"""Movements beside it: bytes on links, and sync cores that add."""
+"""Activities beside the phases: bytes on links, and sync cores that add."""
 
 
 class Span(NamedTuple):
-    """Something that took time; seconds since the timeline began."""
+    """Activity with a duration, in seconds since the timeline began."""
 
     kind: str
     begin_s: float
@@ -22,27 +20,27 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The time that a picture shows; seconds of virtual time."""
+    """Time that a picture shows, in seconds of virtual time."""
 
     begin_s: float
     end_s: float
 
     def clipped(self, kind: str, begin_s: float, end_s: float) -> Span | None:
-        """Return the part of a span that is seen, counted from the window's begin; None if there is none."""
+        """Return the visible part of an activity, counted from the window's begin, or None without one."""
         begin_s, end_s = max(begin_s, self.begin_s), min(end_s, self.end_s)
         return Span(kind, begin_s - self.begin_s, end_s - self.begin_s) if end_s > begin_s else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the picture."""
+    """Line of the picture."""
 
     name: str
     spans: tuple[Span, ...]
 
 
 class Capacity(NamedTuple):
-    """The most that a link carries from some second of the timeline on."""
+    """Largest rate of a link from some second of the timeline on."""
 
     from_s: float
     bytes_per_s: float
@@ -50,30 +48,30 @@ class Capacity(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkUse:
-    """A link over time: its mean rate in each of equal parts of the timeline."""
+    """Use of a link over time: its mean rate in each of equal parts of the timeline."""
 
     name: str
     kind: str
     """Kind that it shares with other links."""
     carries: tuple[str, ...]
-    """Owners of its bytes."""
+    """Kinds of traffic on it."""
     capacity: tuple[Capacity, ...]
-    """The first from second 0 on; more where the link changed as time went by."""
+    """Capacities, the first from second 0 on; further ones if the link changed over time."""
     nbytes: float
     """Bytes in the whole timeline."""
     bytes_per_s: tuple[float, ...]
     others: tuple[str, ...] = ()
-    """Links of its kind and capacity that carried something too, and are not drawn; the busiest first."""
+    """Used links of its kind and capacity that are not drawn; the busiest first."""
 
     def share(self, duration_s: float) -> float:
-        """Return the share of what the link could have carried in the timeline that it did carry."""
+        """Return the carried share of the bytes that the link could have carried in the timeline."""
         ends_s = (*(each.from_s for each in self.capacity[1:]), duration_s)
         most = sum(each.bytes_per_s * (end_s - each.from_s) for each, end_s in zip(self.capacity, ends_s, strict=True))
         return self.nbytes / most if most > 0 else 0.0
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "LinkUse":
-        """Return the use that JSON made of one; KeyError or TypeError for another value."""
+        """Return the use of values read from JSON; raise KeyError or TypeError if they are something else."""
         return cls(
             name=str(values["name"]),
             kind=str(values["kind"]),
@@ -87,15 +85,15 @@ class LinkUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """One run's iteration, or a few of them."""
+    """Iteration of one run, or a few of them."""
 
     title: str
     duration_s: float
     rows: tuple[Row, ...]
     links: tuple[LinkUse, ...] = ()
-    """Links, one of each kind, the busiest first; empty if they were not counted."""
+    """Use of one link of each kind, the busiest first; empty if links were not counted."""
     places: tuple[tuple[str, str], ...] = ()
-    """(worker or memory device, part of the machine that plays it), workers first; empty if they are unknown."""
+    """Pairs of a worker or memory device and the part of the machine that plays it, workers first; empty if unknown."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -103,7 +101,7 @@ class Timeline:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Timeline":
-        """Return the timeline that `to_mapping` made; KeyError or TypeError for another value."""
+        """Return the timeline that `to_mapping` wrote; raise KeyError or TypeError for other values."""
         return cls(
             title=str(values["title"]),
             duration_s=float(values["duration_s"]),
@@ -117,7 +115,7 @@ class Timeline:
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the same as few spans: those of a kind that touch or overlap are one."""
+    """Merge spans of a kind that touch or overlap, and return the fewer spans."""
     last: dict[str, Span] = {}
     done: list[Span] = []
     for span in sorted(spans, key=lambda span: span.begin_s):

@@ -1,1 +1,1 @@
-"""Measurements of this machine, or of its memory devices, as a machine file: `coarse profile`, `coarse calibrate`."""
+"""Measurements of the present machine or one of its devices: `coarse profile`, `coarse calibrate`."""

@@ -16,13 +16,13 @@ from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB, LINE_BYTES
 
 _RISE = 0.02
-"""Share below which a rate does not count as risen."""
+"""Least part by which a rate counts as risen."""
 GB, NS = 1e9, 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Spread of repeated runs."""
+    """Spread of repeated runs: the median, the lowest and the highest."""
 
     median: float
     low: float
@@ -36,7 +36,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """Bytes per second of so many processes together, each in a part of its own."""
+    """Bytes per second of so many processes together, each in a separate part."""
 
     num_processes: int
     load: Spread
@@ -47,14 +47,14 @@ class Streams:
 
 @dataclass(frozen=True, kw_only=True)
 class Flushes:
-    """Cost of having no byte in a cache, as memory that hosts share without coherence needs it."""
+    """Costs of keeping bytes out of caches, for memory that hosts share without coherence."""
 
     write_back: str
-    """The instruction that writes a line to memory."""
+    """Instruction that writes a line to memory."""
     evicting: str
-    """The instruction that removes a line from the caches."""
+    """Instruction that removes a line from the caches."""
     line_s: Spread
-    """Until one written line is in memory."""
+    """Seconds until one written line is in memory."""
     store_bytes_per_s: Spread
     """Rate of one process, each line flushed behind its stores."""
     load_bytes_per_s: Spread
@@ -66,22 +66,22 @@ class MemoryMeasurements:
     """Measurements of one memory device."""
 
     place: str
-    """Place such as "dax:/dev/dax0.0"."""
+    """Name of the device, such as "dax:/dev/dax0.0"."""
     cpu: str
     latency_s: Spread
     streams: tuple[Streams, ...]
-    """Streams by rising numbers of processes."""
+    """Rates of streams, by rising numbers of processes."""
     flushes: Flushes | None
-    """None where the processor flushes no lines."""
+    """Costs of flushes; None if the processor flushes no lines."""
     adder_bytes_per_s: Spread
     optimizer_bytes_per_s: Spread
     capacity_bytes: int
     measured_bytes: int
     cache_bytes: int
-    """Bytes of all last-level caches; 0 if the kernel does not tell."""
+    """Bytes of all last-level caches; 0 if they are unknown."""
     num_repeats: int
     noise: float
-    """The share of the time in which the measuring processes could have run that they waited for a core."""
+    """Share of the time, in which the measuring processes could have run, that they waited for a core."""
 
     @property
     def alone(self) -> Streams:
@@ -89,11 +89,14 @@ class MemoryMeasurements:
         return self.streams[0]
 
     def fastest(self, kind: str) -> Streams:
-        """Return the number of processes with the highest median of "load", "store" or "copy"; the fewest of equal."""
+        """Return the streams with the highest median of "load", "store" or "copy".
+
+        They are those of the fewest processes, if several have it.
+        """
         return max(self.streams, key=lambda each: (rate_of(each, kind).median, -each.num_processes))
 
     def outstanding_bytes(self, rate: Spread) -> int:
-        """Return the bytes that are under way at a rate until answered, in whole cache lines (Little's law)."""
+        """Return the bytes under way at a rate until they are answered, in whole cache lines (Little's law)."""
         num_lines = round(rate.median * self.latency_s.median / LINE_BYTES, 6)  # a product is seldom whole to the bit
         return max(1, math.ceil(num_lines)) * LINE_BYTES
 
@@ -105,7 +108,7 @@ def rate_of(streams: Streams, kind: str) -> Spread:
 
 
 def process_counts(most: int) -> tuple[int, ...]:
-    """Return the numbers of processes to try: 1 to 4, then in steps of a half and a third, and the most."""
+    """Return numbers of processes to try: 1 to 4, then in steps of a half and a third, and the most."""
     counts = [count for count in (1, 2, 3, 4) if count <= most]
     while counts[-1] < most:
         grown = counts[-1] + counts[-1] // (2 if len(counts) % 2 == 0 else 3)
@@ -125,7 +128,7 @@ def still_rises(streams: Sequence[Streams]) -> bool:
 
 
 def require_memory_devices(base: Machine) -> None:
-    """Raise ConfigError unless a machine has memory devices, in whose place the measured one can come."""
+    """Raise ConfigError unless a machine has memory devices, which the measured one can replace."""
     if not base.tree.memories:
         raise ConfigError(
             f"machine {base.name} has no [[memory]] in whose place the measured device could come; take a base that "
@@ -135,7 +138,11 @@ def require_memory_devices(base: Machine) -> None:
 
 
 def calibrated_machine(found: MemoryMeasurements, base: Machine, name: str) -> Machine:
-    """Return the base machine with each of its memory devices as the measured one; ConfigError if it has none."""
+    """Return the base machine with each of its memory devices as the measured one.
+
+    Raises:
+        ConfigError: it has none.
+    """
     require_memory_devices(base)
     load, store = (rate_of(found.fastest(kind), kind) for kind in ("load", "store"))
     slower = min(load, store, key=lambda rate: rate.median)
@@ -174,7 +181,10 @@ def calibrated_machine(found: MemoryMeasurements, base: Machine, name: str) -> M
 
 
 def calibrated_text(found: MemoryMeasurements, base: Machine, name: str) -> str:
-    """Return the machine as a file: the finding of each value, intervals of its runs, and facts that no field holds."""
+    """Return the machine as a file: how each value was found, the intervals of its runs, and other facts.
+
+    The other facts are those that no field can hold.
+    """
     machine = calibrated_machine(found, base, name)
     port = next(place.wire.name for place in machine.tree.places if place.kind is PlaceKind.MEMORY)
     rows = _notes(found, port, machine.cci_wire.name if machine.cci_wire else "")
@@ -222,7 +232,7 @@ def _head(found: MemoryMeasurements, base: Machine) -> Iterator[str]:
 
 
 def _notes(found: MemoryMeasurements, port: str, cci: str) -> dict[tuple[str, str], str]:
-    """Return (table, key) -> how its value was found."""
+    """Return the way in which each value was found, by (table, key)."""
     load, store, copy = (found.fastest(kind) for kind in ("load", "store", "copy"))
     latency = f"measured: loads that wait for one another, {time_text(found.latency_s)}"
     both = f"loads {rate_text(load.load)} of {load.num_processes}, stores {rate_text(store.store)} of "
@@ -251,12 +261,12 @@ def _notes(found: MemoryMeasurements, port: str, cci: str) -> dict[tuple[str, st
 
 
 def rate_text(rate: Spread) -> str:
-    """Return text such as "20.1 GB/s (19.8 to 20.3)"."""
+    """Return a rate as text, such as "20.1 GB/s (19.8 to 20.3)"."""
     return f"{rate.median / GB:.3g} GB/s ({rate.low / GB:.3g} to {rate.high / GB:.3g})"
 
 
 def time_text(seconds: Spread) -> str:
-    """Return text such as "121 ns (118 to 130)"."""
+    """Return a time as text, such as "121 ns (118 to 130)"."""
     return f"{seconds.median / NS:.4g} ns ({seconds.low / NS:.4g} to {seconds.high / NS:.4g})"
 
 

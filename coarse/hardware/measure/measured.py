@@ -1,4 +1,4 @@
-"""Measurements, and the machine that they make."""
+"""Measurements of this machine, and the machine that they make."""
 
 import re
 from collections.abc import Callable
@@ -24,32 +24,32 @@ _MOST_COPIES = 40
 MAX_RANKS = 64
 
 OnStep = Callable[[float, str], None]
-"""Told the share that is done, and what comes next."""
+"""Function that is told the share that is done, and the next step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Measurements of one machine; seconds and bytes per second of one core unless a field says otherwise."""
+    """Measurements of one machine; seconds and bytes per second of one core unless it says otherwise."""
 
     latency_s: float
     push_s: SizeTable
-    """(bytes, seconds) of a copy into memory that another process has mapped."""
+    """Times of a copy into memory that another process has mapped, as (bytes, seconds)."""
     pull_s: SizeTable
-    """(bytes, seconds) of a copy out of such memory, which the other process has just written."""
+    """Times of a copy out of such memory, which the other process has just written, as (bytes, seconds)."""
     together_bytes_per_s: float
-    """Two processes copying at once, both."""
+    """Rate of two processes that copy at once, both together."""
     adder_bytes_per_s: float
     optimizer_bytes_per_s: float
     fp32_flops_per_s: float
     noise: float
-    """The share of the time in which the measuring processes could have run that they waited for a core."""
+    """Share of the time, in which the measuring processes could have run, that they waited for a core."""
     memory_bytes: int
     num_cores: int
     cpu: str
 
     @property
     def is_noisy(self) -> bool:
-        """True if others used this machine so much that the rates are theirs as well."""
+        """True if others used this machine so much that they lower the rates."""
         return self.noise > NOISY
 
 
@@ -94,7 +94,10 @@ def _latency_s(pair: Pair) -> float:
 
 
 def _copies(pair: Pair, on_share: Callable[[float], None]) -> tuple[SizeTable, SizeTable]:
-    """Return the pushes and pulls of rising sizes, the fastest of several, each through all of the region in turn."""
+    """Return times of pushes and pulls of rising sizes, the fastest of several.
+
+    Each goes through all of the region in turn.
+    """
     here, clock = pair.here, pair.here.clock
     largest = min(LARGEST_BYTES, pair.nbytes // 4)
     sizes = [SMALLEST_BYTES << shift for shift in range((largest // SMALLEST_BYTES).bit_length())]
@@ -129,7 +132,7 @@ def _together_bytes_per_s(pair: Pair) -> float:
 
 
 def machine_of(found: Measurements, name: str) -> Machine:
-    """Return a node whose workers and memory devices are processes of this machine, and its copies the links."""
+    """Return a node whose workers and memory devices are processes of this machine; its links are copies."""
     rate = max(nbytes / seconds for nbytes, seconds in (*found.push_s, *found.pull_s))
     port = Wire(
         name="copy",
@@ -188,11 +191,11 @@ HOW = {
     ("wire memory-bus", "bandwidth_bytes_per_s"): "measured: two processes copying at once, or one where that was more",
     ("wire memory-bus", "latency_s"): "the latency stands at the copy",
 }
-"""(table, key) -> how its value was found."""
+"""Way in which each value was found, by (table, key)."""
 
 
 def labelled_text(machine: Machine, found: Measurements) -> str:
-    """Return the machine as a file, each value with how it was found, and how still the machine was."""
+    """Return the machine as a file, each value with how it was found, and how quiet the machine was."""
     head = ("# This machine as `coarse profile --save` measured it: two processes, mapped memory, records.",
             "# A worker or a memory device is a process here, and a transfer is a copy.",
             f"# Noise: {noise_note(found.noise)}")  # fmt: skip

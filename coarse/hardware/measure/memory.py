@@ -1,4 +1,4 @@
-"""A memory device, measured by processes that have it mapped as workers and memory devices of a job do."""
+"""Measurement of a memory device by processes that have it mapped as those of a job do."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -38,11 +38,11 @@ from coarse.protocol.units import MIB
 from coarse.storage.region import DeviceMemory, MemoryFile
 
 LEAST_BYTES = 64 * MIB
-"""Least bytes of the range that is measured, where the caches are small or unknown."""
+"""Least bytes of the range that is measured, for caches that are small or unknown."""
 _CACHES, _FEWEST_CACHES = 4, 2
-"""The range is so many times as large as all last-level caches, and at least so many times."""
+"""Size of the range over that of all last-level caches, and the least that this may be."""
 _LATENCY_SHARE, _STREAM_SHARE, _FLUSH_SHARE, _KERNEL_SHARE = 0.15, 0.45, 0.15, 0.1
-"""Shares of the available time; the rest prepares the memory. The last is for adder and optimizer each."""
+"""Shares of the time there is; the rest goes to preparing the memory. The last is for adder and optimizer each."""
 _UNIT_BYTES = 2 * MIB
 _LEAST_WINDOW_S, _MOST_WINDOW_S = 0.02, 0.3
 _FEWEST_REPEATS = 2
@@ -52,10 +52,12 @@ _SEEN_BYTES = 16 * MIB
 def range_bytes(
     capacity_bytes: int, cache_bytes: int, wanted_bytes: int | None, room_bytes: int, align_bytes: int = _UNIT_BYTES
 ) -> int:
-    """Return the bytes of a device to measure: whole units of 2 MiB, or of its alignment, and several caches.
+    """Return how much of a device to measure: several times the caches, in whole units.
+
+    A unit is 2 MiB, or the device's alignment.
 
     Raises:
-        CapacityError: the device, what is wanted or what the machine has left is less than caches let be measured.
+        CapacityError: the device, the wish or the memory that the machine has left is less than caches let be measured.
     """
     fewest = max(LEAST_BYTES, _FEWEST_CACHES * cache_bytes)
     usual = max(LEAST_BYTES, _CACHES * cache_bytes)
@@ -74,25 +76,25 @@ def range_bytes(
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Subject of a measurement, and its measurer."""
+    """Subject of a measurement, and its limits."""
 
     place: str
     file: MemoryFile
-    """Open; it may be longer than the device has room."""
+    """Open file of the device; it may be longer than the device has room."""
     capacity_bytes: int
     measured_bytes: int
     cache_bytes: int
     num_processes: int
-    """At most."""
+    """Most processes that measure."""
     repeats: int
     seconds: float
-    """About how long it may take."""
+    """Approximate seconds that it may take."""
     cpu: str
     flags: frozenset[str]
 
 
 class MemoryRange:
-    """The range as this process sees it: refused where it holds something, zero when it is closed."""
+    """Range as this process sees it: refused if it holds something, zero when it is closed."""
 
     def __init__(self, subject: Subject, *, overwrite: bool) -> None:
         self._file = replace(subject.file, capacity_bytes=subject.measured_bytes)
@@ -110,7 +112,7 @@ class MemoryRange:
 
     @property
     def file(self) -> MemoryFile:
-        """The device's file, no longer than the range."""
+        """File of the device, no longer than the range."""
         return self._file
 
     def __enter__(self) -> Self:
@@ -121,7 +123,7 @@ class MemoryRange:
             part[:] = 0  # so that it may be measured again, and tells nothing
 
     def _parts(self) -> Iterator[np.ndarray]:
-        """Yield parts of the memory, (n,) uint8 each."""
+        """Return the parts of the range, (n,) uint8 each."""
         nbytes = self._file.capacity_bytes
         return (
             self._memory.view(begin, min(_SEEN_BYTES, nbytes - begin)) for begin in range(0, nbytes, _SEEN_BYTES)
@@ -129,7 +131,7 @@ class MemoryRange:
 
 
 class MemoryMeasurement:
-    """Measures with one process or several that it starts; `with` ends them."""
+    """Measurement with one process or several that it starts; `with` ends them."""
 
     def __init__(self, subject: Subject, file: MemoryFile, clock: Clock, on_step: OnStep) -> None:
         self._subject = subject
@@ -182,7 +184,7 @@ class MemoryMeasurement:
         return self._often(0.1, "latency", _LATENCY_SHARE, lambda: self._pairs[0].ask(CHASE, window_ns))
 
     def _streams(self) -> Iterator[Streams]:
-        """Yield streams of rising numbers of processes until no rate rises any more."""
+        """Yield the rates of rising numbers of processes until no rate rises any more."""
         counts = process_counts(self._subject.num_processes)
         window_ns = self._window_ns(_STREAM_SHARE, 3 * len(counts))
         found: list[Streams] = []
@@ -242,7 +244,7 @@ class MemoryMeasurement:
         return sum(pair.answer() for pair in self._active)
 
     def _often(self, at: float, what: str, share: float, run: Callable[[], float]) -> Spread:
-        """Return the spread of some runs: as many as asked for, fewer if they exceed their share of the time."""
+        """Return the spread of some runs: as many as were asked for, or fewer within their share of the time."""
         until_s = self._clock.now_s() + 2 * share * self._subject.seconds
         values: list[float] = []
         while len(values) < self._subject.repeats:
@@ -253,7 +255,10 @@ class MemoryMeasurement:
         return spread_of(values)
 
     def _window_ns(self, share: float, num_kinds: int) -> int:
-        """Return the nanoseconds of a run where so many kinds of runs have a share of the time, and one warms up."""
+        """Return how long a run may take if so many kinds of runs share a share of the time.
+
+        One more run warms up.
+        """
         seconds = share * self._subject.seconds / num_kinds / (self._subject.repeats + 1)
         return round(min(max(seconds, _LEAST_WINDOW_S), _MOST_WINDOW_S) * NS_PER_S)
 

@@ -1,6 +1,6 @@
-"""Probe of a memory device by one process: latency by dependent loads, rates of streams, the cost of flushes.
+"""Probe of a memory device by one process: latency by dependent loads, rates of streams, flush costs.
 
-[Note: cold lines] Latency is that of the device only where no cache answers. So the chase visits one line of each 256
+[Note: cold lines] Latency is that of the device only if no cache answers. So the chase visits one line of each 256
 bytes, in an order that no prefetcher guesses, after all lines have been removed from the caches; and it visits none
 twice before they are removed again. Streams run over a range several times as large as the caches.
 """
@@ -16,34 +16,34 @@ from coarse.protocol.units import LINE_BYTES
 LOAD, STORE, COPY, STORE_FLUSHED, LOAD_FLUSHED = range(5)
 """Kinds of streams."""
 SLOT_BYTES = 256
-"""Bytes of which the chase visits one line: with a line come its neighbours, up to two lines further."""
+"""Bytes in which the chase visits one line: with a line come its neighbours, up to two lines further."""
 _MOST_LINES = 1 << 22
 _HOPS = 1024
-"""Loads between two looks at the clock."""
+"""Loads between two readings of the clock."""
 _BLOCK_BYTES = 1 << 20
 _DIRTY_BYTES = 32 << 10
-"""Lines that are written and then flushed one by one; a first-level cache holds them."""
+"""Bytes of lines that are written and then flushed one by one; a first-level cache holds them."""
 _DIRTY_ROUNDS = 16
 _SEED = 22
 _VALUE = 0x0101010101010101
 
 
 def visits(num_slots: int, seed: int) -> np.ndarray:  # (min(num_slots, _MOST_LINES),) int64
-    """Return the slots in a random order, none twice."""
+    """Return slots in a random order, none twice."""
     return np.random.default_rng(seed).permutation(num_slots)[:_MOST_LINES]
 
 
 def lay_cycle(memory: np.ndarray, order: np.ndarray) -> None:
-    """Write into each slot of a range where the next one begins, and into the last where the first does."""
+    """Write into each slot of a range the offset of the next one, and into the last that of the first."""
     words = memory.view(np.int64)  # (n,) int64
     words[order * (SLOT_BYTES // 8)] = np.roll(order, -1) * SLOT_BYTES
 
 
 class MemoryProbe:
-    """Measures a range of bytes that this process has mapped."""
+    """Probe of a range of bytes that this process has mapped."""
 
     def __init__(self, memory: np.ndarray, clock: Clock, native: Native) -> None:
-        """Probe memory, (n,) uint8 of whole pages, whose bytes are overwritten."""
+        """Take memory for the probe: (n,) uint8 of whole pages, whose bytes are overwritten."""
         self._memory = memory
         self._clock = clock
         self._native = native
@@ -59,7 +59,10 @@ class MemoryProbe:
         self._part[::4096] = 0
 
     def lay(self) -> int:
-        """Prepare the chase, which streams destroy; how many lines it visits. See [Note: cold lines]."""
+        """Prepare the chase, which streams destroy, and return the number of lines that it visits.
+
+        See [Note: cold lines].
+        """
         order = visits(len(self._memory) // SLOT_BYTES, _SEED)
         lay_cycle(self._memory, order)
         self._num_lines, self._place = len(order), int(order[0]) * SLOT_BYTES
@@ -67,7 +70,10 @@ class MemoryProbe:
         return self._num_lines
 
     def latency_s(self, most_s: float) -> float:
-        """Return the seconds of a load that waits for the one before, over so many as take `most_s` or are there."""
+        """Return the seconds of a load that waits for the one before.
+
+        It is the mean over so many as take `most_s` or are there.
+        """
         if self._num_left < min(self._num_lines, 2 * _HOPS):
             self._evict_all()
             self._num_left = self._num_lines
@@ -83,7 +89,7 @@ class MemoryProbe:
                 return max(ended_s - began_s, 1e-9) / hops
 
     def stream_bytes_per_s(self, kind: int, least_s: float) -> float:
-        """Return the bytes per second that are loaded, stored or copied in this part of the range, for `least_s`."""
+        """Return bytes per second that are loaded, stored or copied in this part of the range, for `least_s`."""
         length = len(self._part) // 2 if kind == COPY else len(self._part)
         act = self._action(kind)
         done = 0

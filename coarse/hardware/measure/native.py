@@ -1,7 +1,7 @@
-"""Loops of machine code that memory is measured with: dependent loads, streams, flushes of cache lines.
+"""Loops of machine code that measure memory: dependent loads, streams, flushes of cache lines.
 
-See [Note: machine code]. They need no more than what every x86-64 processor has (SSE2, clflush) and, for flushes, what
-the processor says that it has besides.
+See [Note: machine code]. They need no more than every x86-64 processor has (SSE2, clflush) and, for flushes,
+instructions that the processor reports.
 """
 
 import os
@@ -77,10 +77,13 @@ _EVICT = (
     "c3"  # ret
 )
 _FLUSHES = {"clwb": "660fae37", "clflushopt": "660fae3f", "clflush": "3e0fae3f"}
-"""FLUSH, in four bytes each; 3e is a prefix that does nothing here."""
+"""Code of FLUSH, in four bytes each; 3e is a prefix that does nothing here."""
 
 def write_back_instruction(flags: Collection[str]) -> str | None:
-    """Return the instruction that writes a line to memory, clwb (which may keep it cached) before others; or None."""
+    """Return the instruction that writes a line to memory; None if there is none.
+
+    clwb, which may keep it in the cache, comes before others.
+    """
     return next((name for name in _FLUSHES if name in flags), None)
 
 
@@ -90,13 +93,13 @@ def evict_instruction(flags: Collection[str]) -> str | None:
 
 
 class Native:
-    """The loops, on arrays of whole cache lines: (n,) uint8, contiguous, that begin at a cache line."""
+    """Loops on arrays of whole cache lines: (n,) uint8, contiguous, that begin at a cache line."""
 
     def __init__(self, flags: Collection[str], machine: str | None = None) -> None:
-        """Prepare machine code; flags are those of /proc/cpuinfo.
+        """Make the loops for a processor; `flags` are those of /proc/cpuinfo.
 
         Raises:
-            MeasurementError: another processor, or a kernel that lets nobody make memory executable.
+            MeasurementError: another processor, or a kernel that does not let memory be made executable.
         """
         machine = machine or os.uname().machine
         if machine != MACHINE:
@@ -122,7 +125,10 @@ class Native:
             ) from None
 
     def chase(self, memory: np.ndarray, begin: int, num_loads: int) -> int:
-        """Return the end of so many loads that each begin where the one before says: int64 offsets in bytes."""
+        """Return the offset where so many dependent loads end; offsets are int64, in bytes.
+
+        Each load begins at the offset that the one before has read.
+        """
         assert num_loads > 0
         return self._loops["chase"](_address(memory), begin, num_loads)
 

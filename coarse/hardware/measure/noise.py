@@ -2,18 +2,18 @@
 """Noise of a machine while it was measured."""
 
 _EMULATOR = "QEMU TCG"
-"""Part of the name of each processor that QEMU translates; under KVM it has the name of the one beneath."""
+"""Part of the name of each processor that QEMU translates. Under KVM it has the name of the one beneath."""
 NOISY = 0.1
-"""The share of the time that measuring processes may wait for a core: on a quiet machine it is below a hundredth."""
+"""Share of the time that measuring processes may wait for a core. On a quiet machine it is below a hundredth."""
 
 
 def noise_of(ran_s: float, waited_s: float) -> float:
-    """Return the share of the time in which processes could have run that they waited for a core."""
+    """Return the share of the time, in which processes could have run, that they waited for a core."""
     return waited_s / max(waited_s + ran_s, 1e-9)
 
 
 def noise_note(noise: float) -> str:
-    """Return a sentence on the meaning of a share of noise for the measured numbers."""
+    """Return the meaning of a share for the measured numbers, in a sentence."""
     note = f"the measuring processes waited for a core {noise:.0%} of the time"
     if noise <= NOISY:
         return f"{note}."

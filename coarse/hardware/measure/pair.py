@@ -1,4 +1,4 @@
-"""Two processes that share mapped memory and exchange records, as a worker and its memory device do."""
+"""Pair of processes that share mapped memory and exchange records, like a worker and its device."""
 
 import os
 import struct
@@ -22,22 +22,22 @@ from coarse.transport.mailbox import Mailbox, control_bytes
 
 PEER_MODULE = "coarse.hardware.measure.peer"
 REQUEST = struct.Struct("<BQQ")
-"""Format of a request, and two numbers."""
+"""Layout of a request: its kind, and two numbers."""
 ANSWER = struct.Struct("<d")
 PING, READ, READ_OFTEN, ADD, STEP, MULTIPLY, QUIT = range(7)
 ENTER, LAY, CHASE, STREAM, FLUSH, ADD_THERE, STEP_THERE = range(7, 14)
-"""Requests about a memory device (memory_probe.py)."""
+"""Kinds of requests about a memory device, see memory_probe.py."""
 NS_PER_S = 1_000_000_000
-"""Times travel as whole nanoseconds."""
+"""Nanoseconds of a second: times travel as whole nanoseconds."""
 PARENT, PEER = 0, 1
 MAX_REGION_BYTES = 128 * MIB
-"""Copies go through a region of this size from end to end, as gradients do; no small cache holds it."""
+"""Size of the region that copies go through from end to end, as gradients do; no small cache holds it."""
 _TIMEOUT_S = 60.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Endpoint:
-    """One process's view: the region, the mailbox, and bytes of its own to copy from and to."""
+    """Endpoint of one process: the region, the mailbox, and private bytes to copy from and to."""
 
     def __init__(self, number: int, control_fd: int, data_fd: int, nbytes: int, run: str) -> None:
         control = DeviceMemory(control_fd, control_bytes(2))
@@ -53,7 +53,7 @@ class Endpoint:
         return np.ones(len(self.region), np.uint8)
 
     def next_range(self, nbytes: int) -> slice:
-        """Return the next part of the region; at its end its begin."""
+        """Return the next part of the region; at its end, the part at its begin."""
         if self._at + nbytes > len(self.region):
             self._at = 0
         self._at += nbytes
@@ -70,10 +70,10 @@ class Endpoint:
 
 
 class Pair:
-    """The measuring process's side; `with` starts and ends the other."""
+    """Pair from the measuring process's side; `with` starts and ends the other."""
 
     def __init__(self, file: MemoryFile | None = None) -> None:
-        """Start a pair over a memory device's file, which stays its owner's, or over the machine's memory."""
+        """Measure in a memory device's file, which stays its owner's, or in the machine's memory."""
         self._file = file
         self._is_greeted = False
         self.nbytes = file.capacity_bytes if file else min(MAX_REGION_BYTES, available_bytes() // 8 // MIB * MIB)
@@ -108,7 +108,7 @@ class Pair:
 
     @property
     def process_ids(self) -> tuple[int, int]:
-        """Process ids of this process and the other."""
+        """Ids of the measuring process and the other."""
         return os.getpid(), self._process.pid
 
     def start(self, what: int, first: int = 0, second: int = 0) -> None:
@@ -125,7 +125,7 @@ class Pair:
         self.here.tell(REQUEST.pack(what, first, second))
 
     def answer(self) -> float:
-        """Return the finding of the other process."""
+        """Return the number that the other process found."""
         deadline_s = self.here.clock.now_s() + _TIMEOUT_S
         while True:
             for _, frame in self.here.mailbox.frames():
@@ -135,12 +135,12 @@ class Pair:
             self.here.mailbox.sleep(0.2)
 
     def ask(self, what: int, first: int = 0, second: int = 0) -> float:
-        """Do both."""
+        """Have the other process do something, and return the number that it found."""
         self.start(what, first, second)
         return self.answer()
 
     def core_times(self) -> tuple[float, float]:
-        """Return seconds that the two processes have run, and have waited for a core; zeros if they are not counted."""
+        """Return the seconds that the two processes have run and have waited for a core; zeros if not counted."""
         return core_times(self.process_ids)
 
     def _last_words(self) -> str:
@@ -161,7 +161,7 @@ class Pair:
 
 
 def core_times(process_ids: Collection[int]) -> tuple[float, float]:
-    """Return seconds that processes have run, and have waited for a core; zeros if they are not counted."""
+    """Return the seconds that processes have run and have waited for a core; zeros if not counted."""
     ran_ns = waited_ns = 0
     for pid in process_ids:
         with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The second process: it plays the memory device, and measures what one core does alone."""
+"""Second process of a pair: it plays the memory device, and measures the rates of one core alone."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ _BETA1, _BETA2, _EPSILON, _RATE = 0.9, 0.999, 1e-8, 1e-3
 
 
 class Peer:
-    """Answers requests."""
+    """Peer that answers requests."""
 
     def __init__(self, end: Endpoint) -> None:
         self._end = end
@@ -51,7 +51,7 @@ class Peer:
         return MemoryProbe(self._end.region, self._end.clock, Native(cpu_flags()))
 
     def answer(self, what: int, first: int, second: int) -> float:
-        """Return the finding; 0 for an action without one."""
+        """Return the number that is found; 0 if something was only done."""
         end = self._end
         if what == READ:
             part = slice(first, first + second)
@@ -106,7 +106,10 @@ def _read_often(end: Endpoint, nbytes: int, count: int) -> None:
 
 
 def add_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -> float:
-    """Return the bytes of a float32 tensor to which a sync core adds another, in a second; far larger than caches."""
+    """Return bytes of a float32 tensor to which a sync core adds another, in a second.
+
+    The tensors are far larger than caches.
+    """
     half = len(memory) // 8 * 4
     into, addend = (memory[begin : begin + half].view(np.float32) for begin in (0, half))
     into[:] = addend[:] = 1.0
@@ -115,7 +118,10 @@ def add_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -
 
 
 def step_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -> float:
-    """Return the bytes of float32 parameters that Adam steps in a second, block by block; states lie in `memory`."""
+    """Return bytes of float32 parameters that Adam steps in a second, block by block.
+
+    All four states lie in `memory`.
+    """
     quarter = len(memory) // 16 * 4
     states = [memory[begin : begin + quarter].view(np.float32) for begin in range(0, 4 * quarter, quarter)]
     for state in states:
@@ -129,7 +135,7 @@ def step_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) 
 
 
 def _adam(values: np.ndarray, gradients: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
-    """Make one step in place, (n,) float32 each (Kingma and Ba 2015, algorithm 1, without bias corrections)."""
+    """Step once in place, (n,) float32 each (Kingma and Ba 2015, algorithm 1, without bias corrections)."""
     first *= np.float32(_BETA1)
     first += np.float32(1 - _BETA1) * gradients
     second *= np.float32(_BETA2)
@@ -145,7 +151,7 @@ def multiply_flops_per_s(side: int, clock: Clock) -> float:
 
 
 def _best(clock: Clock, action: Callable[[], object], repeats: int = _REPEATS) -> float:
-    """Return the seconds of the fastest of a few; the first only warms up where there are several."""
+    """Return the seconds of the fastest of a few; the first only warms up if there are several."""
     if repeats > 1:
         action()
     return min(_seconds(clock, action) for _ in range(repeats))

@@ -1,4 +1,4 @@
-"""Makes a cluster in a box and takes it down: see [Note: nothing has a name] in plan.py."""
+"""Cluster in a box, made and taken down: see [Note: nothing has a name] in plan.py."""
 
 import os
 import select
@@ -30,7 +30,7 @@ _REMEDY = "this kernel or container does not permit it; run on a machine (or in 
 
 
 class ClusterBox:
-    """Nodes of a plan, for as long as the `with` lasts; every process that ran in them ends with it.
+    """Nodes of a plan, for as long as the `with` lasts; all that runs in them ends with it.
 
     Raises on entering:
         ClusterError: capabilities or programs are missing, or the kernel refused a command.
@@ -58,7 +58,7 @@ class ClusterBox:
         return [*self._enter(self.plan.head), "env", f"--chdir={os.getcwd()}", *argv]
 
     def outside(self, path: str) -> Path:
-        """Return a file of the cluster's memory, which head and nodes share, as it is reached from here."""
+        """Return the path here of a file of the cluster's memory, which head and nodes share."""
         return Path(f"/proc/{self._holder(self.plan.head)}/root{path}")
 
     def lost_nodes(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class ClusterBox:
         return tuple(node for node in self.plan.nodes if self._processes[node].poll() is not None)
 
     def mend(self) -> None:
-        """Make the nodes anew that were lost, with empty memory.
+        """Make the lost nodes anew, with empty memory.
 
         Raises:
             ClusterError: the head was lost, or the kernel refused a command.
@@ -82,7 +82,10 @@ class ClusterBox:
         self._write_agent()
 
     def crossed(self) -> dict[str, Crossed]:
-        """Return by node the bytes that have crossed its interface so far; nodes that are gone are left out."""
+        """Return the bytes that have crossed each node's interface since the cluster was made.
+
+        Nodes that are gone are left out.
+        """
         found = {}
         for node, before in self._before.items():
             with suppress(FileNotFoundError, KeyError):  # somebody has killed its holder
@@ -117,7 +120,10 @@ class ClusterBox:
         agent.chmod(0o755)
 
     def _hold(self, opened: ExitStack, name: str, argv: Sequence[str]) -> int:
-        """Return the process that has the namespaces of `name` until it is told to end, or this process is gone."""
+        """Start and return the process that has the namespaces of `name`.
+
+        It has them until it is told to end, or this process is gone.
+        """
         process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -158,7 +164,7 @@ class ClusterBox:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a holder, and with it what runs in its process namespace."""
+    """End a holder, and with it all that runs in its process namespace."""
     for pipe in (process.stdin, process.stdout, process.stderr):
         assert pipe is not None
         pipe.close()

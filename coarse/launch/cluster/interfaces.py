@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Bytes that crossed a network interface, by the kernel's count (/proc/net/dev), and those that coarse carried."""
+"""Bytes that crossed a network interface, by the kernel's count (/proc/net/dev) and by coarse's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Crossed:
         return Crossed(self.received_bytes + other.received_bytes, self.sent_bytes + other.sent_bytes)
 
     def since(self, before: "Crossed") -> "Crossed":
-        """Return the bytes on top of an earlier count."""
+        """Return the bytes beyond an earlier count."""
         return Crossed(self.received_bytes - before.received_bytes, self.sent_bytes - before.sent_bytes)
 
 
@@ -32,7 +32,7 @@ def crossed(text: str, interface: str) -> Crossed:
 
 
 def columns_of(text: str, interface: str) -> list[int]:
-    """Return all counts of one interface in the text of /proc/net/dev; KeyError where it has none."""
+    """Return all counts of one interface in the text of /proc/net/dev; KeyError if it has none."""
     counts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     columns = {name.strip(): values.split() for name, values in counts.items()}[interface]
     return [int(column) for column in columns]
@@ -40,18 +40,17 @@ def columns_of(text: str, interface: str) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTraffic:
-    """One node's bytes of one job."""
+    """Bytes of one job that crossed one node's interface."""
 
     node: str
     interface: Crossed | None
-    """All that crossed: gradients, protocol headers and acknowledgements, MPI's start, printed lines. None where the
+    """Bytes that crossed: gradients, protocol headers and acknowledgements, MPI's start, printed lines. None if the
     node is gone."""
     carried: Crossed | None
-    """Bytes that the node's devices and groups of workers sent to and received from others; None if not all have
-    said."""
+    """Bytes that the node's devices and groups of workers exchanged with others. None if not all have reported."""
     reduced_bytes: int | None
-    """Bytes that each worker gave MPI to sum over all workers, which sends them as it sees fit; None if none has
-    said."""
+    """Bytes that each worker gave MPI to sum over all workers; MPI sends them by its own choice. None if none has
+    reported."""
 
 
 def traffic_lines(rows: Sequence[NodeTraffic], rate: str | None) -> list[str]:
@@ -83,7 +82,7 @@ def traffic_lines(rows: Sequence[NodeTraffic], rate: str | None) -> list[str]:
 def carried_by_nodes(
     carried: Mapping[int, Crossed], ranks_by_node: Mapping[str, frozenset[int]]
 ) -> dict[str, Crossed | None]:
-    """Return by node the sum over its ranks; None if one of them has not said its bytes."""
+    """Return each node's sum over its ranks; None if one of them has not reported what it carried."""
     sums: dict[str, Crossed | None] = {}
     for node, ranks in ranks_by_node.items():
         is_whole = ranks <= carried.keys()
@@ -102,7 +101,7 @@ def _megabyte(nbytes: int) -> str:
 
 
 def _beyond(row: NodeTraffic) -> str:
-    """Return the bytes beyond those that coarse carried, both directions together; a share if it is one."""
+    """Return the excess of crossed over carried bytes, both directions together; a share if below one."""
     if row.carried is None or row.interface is None:
         return ""
     carried = row.carried.received_bytes + row.carried.sent_bytes

@@ -1,11 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""Commands that make a cluster in a box: names, addresses, files, and mpirun's options for it.
+"""Plan of a cluster in a box: names, addresses, commands, files, and mpirun's options for it.
 
 [Note: nothing has a name] No namespace is given a path (`ip netns add` would make one), the bridge stands in a
-namespace of its own and not among the machine's interfaces, and what the nodes share are files of a tmpfs that no
-other mount namespace shows. So nothing is removed by name, and nothing of the machine's own can be: all of it ends
-with the processes that hold the namespaces, and those end with the launcher, also by kill -9. Two clusters may have
-the same addresses, since no route leads from one to the other, or to the machine's own network.
+namespace of its own and not among the machine's interfaces, and the nodes share files of a tmpfs that no other mount
+namespace shows. So nothing is removed by name, and nothing of the machine's own can be: all of it ends with the
+processes that hold the namespaces, and those end with the launcher, also by kill -9. Two clusters may have the same
+addresses, since no route leads from one to the other, or to the machine's own network.
 """
 
 import shlex
@@ -17,33 +17,30 @@ from coarse.launch.cluster.rate import LinkRate
 from coarse.launch.cluster.shape import ClusterShape
 
 NODE_INTERFACE = "eth0"
-"""A node's end of its link."""
+"""Name of a node's end of its link."""
 MEMORY_FOLDER = "/dev/shm"
-"""Folder at which the tmpfs of the cluster is mounted; every Linux has it, and it holds no files to be kept."""
+"""Folder where the tmpfs of the cluster is mounted. Every Linux has it, and it holds no files to be kept."""
 SHARED_FOLDER = f"{MEMORY_FOLDER}/coarse-cluster"
-"""Files that head and nodes share, at the same path in each."""
+"""Folder of files that head and nodes share, at the same path in each."""
 AGENT = f"{SHARED_FOLDER}/agent"
 HOSTS = f"{SHARED_FOLDER}/hosts"
 LAUNCHER = f"{SHARED_FOLDER}/launcher"
-"""The socket at which ranks tell `coarse run` how far they have come."""
+"""Socket at which ranks tell `coarse run` how far they have come."""
 STATES = f"{SHARED_FOLDER}/states"
-"""Socket at which `coarse run` hands ranks the memory that keeps their states."""
+"""Socket at which `coarse run` gives ranks the descriptors that keep their states."""
 
 _BRIDGE = "switch"
 _SUBNET = "10.99.0"
 _HARDWARE = "02:00:0a:63:00:"
-"""Beginning of hardware addresses.
-
-They are stated, since hosts keep each other's for a minute: a node that is made anew has its old one, and the bridge,
-which takes that of a port otherwise, its own.
-"""
+"""Beginning of hardware addresses. They are stated, since hosts keep each other's for a minute: a node that is made
+anew has its old one, and the bridge, which takes that of a port otherwise, its own."""
 _HEAD_ADDRESS = f"{_SUBNET}.254"
 _PREFIX_BITS = 24
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command, run in the namespaces of the head or of a node."""
+    """Command that runs in the namespaces of the head or of a node."""
 
     place: str
     argv: tuple[str, ...]
@@ -51,7 +48,7 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """Plan by which a cluster of `shape` is made; `run_id` sets its names apart from those of another."""
+    """Plan of a cluster of `shape`; `run_id` sets its names apart from those of another."""
 
     shape: ClusterShape
     rate: LinkRate | None
@@ -60,17 +57,17 @@ class ClusterPlan:
 
     @property
     def head(self) -> str:
-        """The name of the host that has the bridge and mpirun, and no ranks."""
+        """Name of the host that has the bridge and mpirun, and no ranks."""
         return f"head-{self.run_id}"
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes' host names, in order."""
+        """Host names of the nodes, in order."""
         return tuple(f"node{number}-{self.run_id}" for number in range(1, self.shape.num_nodes + 1))
 
     @property
     def network(self) -> str:
-        """The addresses of all, as CIDR has it."""
+        """Addresses of all hosts, as CIDR has it."""
         return f"{_SUBNET}.0/{_PREFIX_BITS}"
 
     def address(self, name: str) -> str:
@@ -78,7 +75,7 @@ class ClusterPlan:
         return _HEAD_ADDRESS if name == self.head else f"{_SUBNET}.{self.nodes.index(name) + 1}"
 
     def hosts_text(self) -> str:
-        """Return the text of /etc/hosts in each."""
+        """Return the contents of /etc/hosts in each."""
         lines = ["127.0.0.1 localhost", *(f"{self.address(name)} {name}" for name in (*self.nodes, self.head))]
         return "".join(f"{line}\n" for line in lines)
 
@@ -96,9 +93,9 @@ class ClusterPlan:
         return f'#!/bin/sh\nhost=$1\nshift\ncase "$host" in\n{entries}{unknown}esac\nexit $?\n'
 
     def memory_commands(self) -> list[Command]:
-        """Return commands that give head and nodes a tmpfs and folders.
+        """Return the commands that give head and nodes a tmpfs and folders.
 
-        Run them in the head before the nodes are unshared.
+        They run in the head before the nodes are unshared.
         """
         folders = [SHARED_FOLDER, *(f"{MEMORY_FOLDER}/{node}/{_name(SHARED_FOLDER)}" for node in self.nodes)]
         return [
@@ -107,7 +104,10 @@ class ClusterPlan:
         ]
 
     def head_commands(self) -> list[Command]:
-        """Return commands that make the bridge, and the head's names for all; run once the file HOSTS is there."""
+        """Return the commands that make the bridge, and the head's names for all.
+
+        They run once the file HOSTS is there.
+        """
         lines = (
             ("mount", "--bind", HOSTS, "/etc/hosts"),
             ("ip", "link", "set", "lo", "up"),
@@ -120,7 +120,10 @@ class ClusterPlan:
         return [Command(self.head, argv) for argv in lines]
 
     def node_commands(self, node: str, holder: str) -> list[Command]:
-        """Return commands that join a node to the bridge and limit its link; `holder` has its namespaces."""
+        """Return the commands that join a node to the bridge and limit its link.
+
+        The process `holder` has the node's namespaces.
+        """
         port = f"port{self.nodes.index(node) + 1}"
         own = f"{MEMORY_FOLDER}/{node}"
         peer = ("peer", "name", NODE_INTERFACE, "netns", holder)
@@ -139,7 +142,7 @@ class ClusterPlan:
         ]
 
     def leaving_commands(self, node: str) -> list[Command]:
-        """Return commands that take a node that has ended from the bridge, and empty its memory."""
+        """Return the commands that take a node that has ended from the bridge, and empty its memory."""
         own = f"{MEMORY_FOLDER}/{node}"
         kept = _name(SHARED_FOLDER)
         return [
@@ -156,7 +159,7 @@ class ClusterPlan:
         return f"{_HARDWARE}{self.nodes.index(node) + 1:02x}"
 
     def _end_of_link(self, place: str, interface: str) -> list[Command]:
-        """Return commands for an end of a link: within the rate, and without IPv6, whose greetings would be counted."""
+        """Return commands for an end of a link: without IPv6, whose greetings would count, within the rate."""
         commands = [Command(place, ("ip", "link", "set", interface, "addrgenmode", "none"))]
         if self.rate is not None:
             limit = ("tc", "qdisc", "add", "dev", interface, "root", *self.rate.token_bucket())
@@ -164,10 +167,10 @@ class ClusterPlan:
         return commands
 
     def mpirun_options(self) -> tuple[str, ...]:
-        """Return options for mpirun: to start daemons by the agent, and to speak TCP between nodes.
+        """Return mpirun's options: daemons are started by the agent, and nodes speak TCP.
 
-        The daemons stay below mpirun (else a launcher could not tell when all have ended), each is
-        started by mpirun itself, and their files lie in the cluster's memory.
+        The daemons stay below mpirun (else a launcher could not tell when all have ended), each is started by mpirun
+        itself, and their files lie in the cluster's memory.
         """
         daemons = {
             "plm": "ssh",
@@ -190,10 +193,10 @@ class ClusterPlan:
 
 
 def hold_argv(name: str, *, own_processes: bool) -> tuple[str, ...]:
-    """Return a command that unshares namespaces, calls itself `name`, says so, and holds them until its input ends.
+    """Return the command of a process that unshares namespaces and holds them until its input ends.
 
-    With `own_processes` its child is the first of a process namespace, whose end the kernel makes the end of all
-    processes in it; without, it sees the machine's.
+    It calls itself `name`, and says so. With `own_processes` its child is the first of a process namespace, whose end
+    the kernel makes the end of all processes in it; without, it sees the machine's.
     """
     apart = ("--pid", "--fork", "--kill-child", "--mount-proc") if own_processes else ()
     script = 'hostname "$0" && echo holding && exec cat'
@@ -201,7 +204,7 @@ def hold_argv(name: str, *, own_processes: bool) -> tuple[str, ...]:
 
 
 def enter_argv(holder: str, *, own_processes: bool) -> tuple[str, ...]:
-    """Return words before a command that run it in the namespaces of a process that `hold_argv` started."""
+    """Return the prefix that runs a command in the namespaces of a process that `hold_argv` started."""
     apart = (f"--pid=/proc/{holder}/ns/pid_for_children",) if own_processes else ()
     return ("nsenter", f"--target={holder}", "--net", "--uts", "--mount", *apart, "--")
 
@@ -211,10 +214,11 @@ def _name(path: str) -> str:
 
 
 TCP_EAGER_BYTES = 1 << 20
-"""Up to here Open MPI sends over TCP without asking first. Its own 64 KiB have every larger message wait for an answer,
-which on a busy link comes behind what the other side is sending: on-demand communication took 1.4 times as long."""
+"""Largest message that Open MPI sends over TCP without asking first. Its own 64 KiB have every larger message wait
+for an answer, which on a busy link comes behind the other side's messages: on-demand communication took 1.4 times as
+long."""
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
-"""Name -> bit (capabilities(7)): to make links and limit them; to unshare, enter and mount."""
+"""Bit of each capability (capabilities(7)): to make links and limit them; to unshare, enter and mount."""
 PROGRAMS = {
     "ip": "iproute2",
     "tc": "iproute2",
@@ -224,11 +228,11 @@ PROGRAMS = {
     "hostname": "hostname",
     "env": "coreutils",
 }
-"""Name -> the package that usually has it."""
+"""Package that usually has each program."""
 
 
 def require_capabilities(status_text: str) -> None:
-    """Raise ClusterError unless /proc/self/status, as given, shows all that are needed."""
+    """Raise ClusterError unless /proc/self/status, as given, shows all needed capabilities."""
     fields = dict(line.split(":", 1) for line in status_text.splitlines() if ":" in line)
     effective = int(fields.get("CapEff", "0").strip(), 16)
     lacking = [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]

@@ -8,21 +8,21 @@ from coarse.errors import ConfigError
 from coarse.protocol.units import bytes_per_s_from_bit_per_s
 
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-"""tc's units of bits per second; its "bps" are bytes, and are refused."""
+"""Units of tc in bits per second; its "bps" are bytes, and are refused."""
 SLOWEST_BIT_PER_S = 64 * 10**3
 FASTEST_BIT_PER_S = 100 * 10**9
 
 _BURST_S = 0.005
-"""A timer that is late by less loses no rate."""
+"""Seconds by which a timer may be late without a loss of rate."""
 _LEAST_BURST_BYTES = 4096
 """Room for the largest packet."""
 _QUEUE_S = 0.05
-"""Seconds that packets may wait at a link before they are dropped, as in a switch with small buffers."""
+"""Seconds of bytes that may wait at a link before packets are dropped. It is as in a switch with small buffers."""
 
 
 @dataclass(frozen=True)
 class LinkRate:
-    """One direction of a node's link."""
+    """Rate of one direction of a node's link."""
 
     bit_per_s: int
 
@@ -33,7 +33,7 @@ class LinkRate:
 
     @property
     def burst_bytes(self) -> int:
-        """Number of bytes that may pass at once after a pause."""
+        """Bytes that may pass at once after a pause."""
         return max(_LEAST_BURST_BYTES, round(self.bytes_per_s * _BURST_S))
 
     @property
@@ -43,13 +43,17 @@ class LinkRate:
         return f"{self.bit_per_s // unit[0]}{unit[1]}"
 
     def token_bucket(self) -> tuple[str, ...]:
-        """Return the arguments of `tc qdisc add dev X root` that limit what leaves X."""
+        """Return the arguments of `tc qdisc add dev X root` that limit the bytes that leave X."""
         queue_us = round(_QUEUE_S * 1e6)
         return ("tbf", "rate", f"{self.bit_per_s}bit", "burst", f"{self.burst_bytes}b", "latency", f"{queue_us}us")
 
 
 def rate_from_text(text: str) -> LinkRate:
-    """Return the rate of "100mbit", "2.5gbit" or "512kbit"; ConfigError for any other text."""
+    """Return the rate of "100mbit", "2.5gbit" or "512kbit".
+
+    Raises:
+        ConfigError: the text is anything else.
+    """
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([A-Za-z/]+)", text.strip())
     unit = found.group(2).lower() if found else ""
     if not found or unit not in UNITS:

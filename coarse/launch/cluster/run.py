@@ -1,4 +1,4 @@
-"""Runs a job of `coarse run` in a cluster in a box, and tells what crossed between its nodes."""
+"""Run of a `coarse run` job in a cluster in a box, with a count of the bytes between its nodes."""
 
 import os
 import secrets
@@ -24,11 +24,12 @@ from coarse.transport.launcher import HANDED
 
 
 class ClusterRun:
-    """A training run on the nodes of a cluster in a box.
+    """Training run on the nodes of a cluster in a box.
 
     Args:
-        request: what to run; its partition is replaced where the configuration states none.
+        request: what to run; its partition is replaced if the configuration states none.
         text: NODESxWORKERS.
+        rate: limit of each link; None for no limit.
         devices_per_node: None for as many as the configuration or the workers ask for.
         is_stated: whether the request's partition is the configuration's.
 
@@ -52,10 +53,10 @@ class ClusterRun:
         return self._request.argv(self.plan.mpirun_options())
 
     def run(self, endures: Endurance, *, is_pooled: bool) -> int:
-        """Make the cluster, run the job to its end, print what crossed, and return its exit status.
+        """Make the cluster, run the job to its end, print the crossed bytes, and return its exit status.
 
         Args:
-            endures: options of restarts and copies.
+            endures: whether and how the job is started again.
             is_pooled: states of workers outlive their node.
 
         Raises:
@@ -78,7 +79,10 @@ class ClusterRun:
         return Watch(departures, Doorstep(bound=str(bound), told=LAUNCHER))
 
     def _run_again(self, box: ClusterBox, endures: Endurance, *, is_pooled: bool) -> tuple[int, Watch]:
-        """Start the job again when a process of it dies, or a node; its status, and who watched the last start."""
+        """Start the job again when a process of it dies, or a node.
+
+        Return its status, and the watch of the last start.
+        """
         request = self._request
         watches: list[Watch] = []
 

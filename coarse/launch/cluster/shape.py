@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Shape of a cluster in a box, its nodes and the ranks on each: `2x2` is two nodes of two workers."""
+"""Shape of a cluster in a box, its nodes and their ranks: `2x2` is two nodes of two workers."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MOST_RANKS_PER_NODE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterShape:
-    """Equal nodes, each with workers and memory devices."""
+    """Shape of equal nodes, each with workers and memory devices."""
 
     num_nodes: int
     workers_per_node: int
@@ -36,7 +36,7 @@ class ClusterShape:
 
     @property
     def partition(self) -> str:
-        """Every rank's role, node by node, workers first on each."""
+        """Role of every rank, node by node, workers first on each."""
         node = ["worker"] * self.workers_per_node + ["memory_device"] * self.devices_per_node
         return ",".join(node * self.num_nodes)
 

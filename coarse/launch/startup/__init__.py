@@ -1,1 +1,1 @@
-"""The folder that is first on the path of a worker's interpreter: sitecustomize.py runs before the script."""
+"""Folder that is first on the path of a worker's interpreter: sitecustomize.py runs before the script."""

@@ -1,4 +1,4 @@
-"""Runs in each worker of `coarse run` before its script, as Python's site module runs a file of this name.
+"""Start of each worker of `coarse run` before its script: Python's site module runs such a file.
 
 It arranges that coarse.launch.worker is asked when the script starts MPI and when it ends, in interpreters that the
 script starts too, and gives way to a sitecustomize of the user's own. It imports nothing of coarse before then.
@@ -16,7 +16,7 @@ _MPI = "mpi4py.MPI"
 
 
 class _MpiFinder:
-    """Finds mpi4py.MPI as others do, and has coarse look on while it is loaded."""
+    """Finder of mpi4py.MPI, like others, that has coarse look on while it is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,1 +1,1 @@
-"""Ranks that need not import a large library each: forked from a process that has imported it, and waits."""
+"""Ranks that need not import a large library each: forked from a waiting process that has it."""

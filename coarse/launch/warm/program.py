@@ -1,4 +1,4 @@
-"""The program of a forked rank: what an interpreter would have been started with."""
+"""Program of a forked rank, which an interpreter would have been started with."""
 
 import os
 import runpy

@@ -1,4 +1,7 @@
-"""The process that ranks are forked from when a job starts again: started beside the job, once it has committed."""
+"""Process that ranks are forked from when a job starts again; it starts once the job has committed.
+
+It runs beside the job.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,18 @@ _LISTENS = b"listens\n"
 
 
 def stand_in_arguments(socket_path: str) -> tuple[str, ...]:
-    """Return what stands between the interpreter and a program, so that it is forked by the process at a socket."""
+    """Return the arguments before a program that have it forked by the process at a socket.
+
+    They stand between the interpreter and the program.
+    """
     return ("-I", "-S", str(_HERE / "stand_in.py"), socket_path)
 
 
 class WarmRanks:
-    """At most one process from which ranks are forked; it ends with the launcher, and its ranks with it."""
+    """Process from which ranks are forked, one at most; it ends with the launcher, and its ranks with it."""
 
     def __init__(self, environ: Mapping[str, str], further: Sequence[str]) -> None:
-        """`further`: modules that users name."""
+        """Prepare without a process; `further` are modules that users name."""
         self._environ = environ
         self._further = further
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,7 +48,7 @@ class WarmRanks:
     def start(self, needs: Mapping[str, object]) -> None:
         """Start importing the modules that a worker has imported, as it told at its commit.
 
-        `needs` has the variables that libraries read when they are imported, too.
+        The variables that libraries read when they are imported count, too.
         """
         if self._process is not None:
             return
@@ -62,7 +68,10 @@ class WarmRanks:
             )  # fmt: skip
 
     def socket_path(self) -> str | None:
-        """Return where ranks are forked, None while nothing does that; a process that has ended is said, and left."""
+        """Return the socket where ranks are forked, None while there is none.
+
+        A process that has ended is reported, and left.
+        """
         if self._process is None:
             return None
         assert self._process.stdout is not None
@@ -90,13 +99,16 @@ class WarmRanks:
         return False
 
     def end_ranks(self) -> None:
-        """Kill all that was forked and has not ended, and return when it has."""
+        """Kill all forked processes that have not ended, and return when they have."""
         if self._process is not None:
             shared, self._shared = self._shared, set()
             end_members(self._process.pid, (signal.SIGKILL,), but=self._process.pid, shared=shared)
 
     def look(self) -> None:
-        """Note which files forked ranks share, which are removed with them also where they are killed one by one."""
+        """Note which files forked ranks share.
+
+        They are removed with the ranks also if these are killed one by one.
+        """
         if (process := self._process) is not None and not self._shared:
             self._shared = jobs_of(session_members(process.pid))
 
@@ -113,6 +125,6 @@ class WarmRanks:
 
 
 def needs_of(layout: bytes) -> Mapping[str, object]:
-    """Return what a worker told at a commit of what it has imported."""
+    """Return a worker's report of its imports at a commit."""
     found: dict[str, object] = json.loads(json.loads(layout)["imports"])
     return found

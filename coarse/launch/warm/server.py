@@ -1,7 +1,8 @@
-"""Import libraries, then fork a rank for each that asks (stand_in.py), until standard input ends.
+"""Program that imports libraries, then forks a rank for each that asks, until standard input ends.
 
-Arguments: the socket's path, MODULE:FUNCTION that runs a rank's program (whose name and arguments are sys.argv[1:]),
-and the modules to import, of which one with a "?" before it may be missing. MPI is not imported: it would start.
+A rank asks by stand_in.py. Arguments: the socket's path, MODULE:FUNCTION that runs a rank's program (whose name and
+arguments are sys.argv[1:]), and the modules to import, of which one with a "?" before it may be missing. MPI is not
+imported: it would start.
 """
 
 import atexit
@@ -29,11 +30,11 @@ _PR_SET_PDEATHSIG = 1
 LARGE = frozenset({"torch", "tensorflow"})
 """Libraries so large that the ends of their objects are left out."""
 LONGEST = 1 << 17
-"""Bytes of what a rank's stand-in asks for, its environment included."""
+"""Bytes of a request by a rank's stand-in, its environment included."""
 
 
 class Ranks:
-    """The ranks forked so far that have not ended, by the connections of what stands for them below mpirun."""
+    """Ranks forked so far that have not ended, by the connections of their stand-ins below mpirun."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._pids: dict[socket.socket, int] = {}
@@ -50,7 +51,7 @@ class Ranks:
                     return
 
     def _fork(self) -> bool:
-        """Fork a rank; whether this is it."""
+        """Fork a rank; return whether this process is it."""
         stand_in, _ = self._listener.accept()
         text, streams, _, _ = socket.recv_fds(stand_in, LONGEST, 3)
         if not text or _user_of(stand_in) != os.geteuid():  # ended before it asked, or is nobody's of ours
@@ -75,7 +76,7 @@ class Ranks:
         return False
 
     def _kill(self, stand_in: socket.socket) -> None:
-        """End the rank whose stand-in has ended, since nothing else comes from it."""
+        """End a rank whose stand-in has ended, since nothing else comes from it."""
         self._events.unregister(stand_in)
         os.kill(self._pids[stand_in], signal.SIGKILL)
 
@@ -90,7 +91,7 @@ class Ranks:
         stand_in.close()
 
     def _end(self) -> None:
-        """End the ranks, since the process that tests has ended."""
+        """End all ranks and this process, since the process that tests has ended."""
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
         path = Path(self._listener.getsockname())
@@ -100,7 +101,7 @@ class Ranks:
         sys.exit()
 
     def _close(self) -> None:
-        """Close what is the server's, in a rank, which gets standard input of its own."""
+        """Close the server's files, in a rank, which gets standard input of its own."""
         for key in [*self._events.get_map().values()]:
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
@@ -123,7 +124,7 @@ def _die_with(parent: int) -> None:
 
 
 def _send(stand_in: socket.socket, number: int) -> None:
-    """Send a number to what stands for a rank; where it has ended that is seen next."""
+    """Send a number to a rank's stand-in; if that has ended it is seen next."""
     with suppress(BrokenPipeError):
         stand_in.send(str(number).encode())
 

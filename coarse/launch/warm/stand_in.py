@@ -1,7 +1,7 @@
-"""Stand below mpirun for a rank that a process forks which has imported its libraries (server.py).
+"""Program that stands below mpirun for a rank, forked by a process with its libraries (server.py).
 
 Arguments: the sockets of such processes, with commas between them, the rank's script and its arguments. Signals go on
-to the rank, and as the rank ends this ends; where the process that forked it has ended, by SIGKILL, as the rank has.
+to the rank, and as the rank ends this ends; if the process that forked it has ended, by SIGKILL, as the rank has.
 """
 
 import json

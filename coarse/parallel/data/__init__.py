@@ -1,1 +1,1 @@
-"""Flat buckets of gradients, whichever framework made them: how they are planned, combined and agreed upon."""
+"""Flat buckets of gradients of any framework: plans, combination and agreement."""

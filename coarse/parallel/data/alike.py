@@ -1,4 +1,4 @@
-"""Check that all ranks mean the same tensors, made before any of them is exchanged."""
+"""Check that all ranks mean the same tensors, before any of them is exchanged."""
 
 import hashlib
 import json

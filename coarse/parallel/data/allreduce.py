@@ -13,14 +13,17 @@ from coarse.protocol.records import Descriptor
 
 
 class Stream(Protocol):
-    """Sums tensors in place, one after the other. All workers submit the same ones in the same order."""
+    """Stream that sums tensors in place, one after the other.
+
+    All workers submit the same ones in the same order.
+    """
 
     def open(self) -> None:
         """Return once tensors may be submitted; it may be called again after a StallError."""
         ...
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
-        """Announce the descriptors that will be submitted, again and again, until others are announced."""
+        """Announce the tensors that will be submitted, again and again, until others are announced."""
         ...
 
     @property
@@ -33,15 +36,15 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the stream: no array will be submitted any more."""
+        """Close the stream: nothing will be submitted any more."""
         ...
 
 
 class AllreduceReducer:
-    """Buckets in the workers' own memory, reduced as soon as backward has filled them and all before them.
+    """Reducer of buckets in workers' own memory, each as soon as backward has filled it and all before it.
 
-    The order of collectives is agreed beforehand: every round takes all buckets by index, then those
-    that are started once more. So it never follows from which gradient came first.
+    The order of collectives is agreed in advance: every round takes all buckets by index, then those that are started
+    once more. So it never follows from the order in which gradients come.
     """
 
     dual_sync = None
@@ -54,7 +57,7 @@ class AllreduceReducer:
         whose: str = 'mode "allreduce"',
         timer: PassTimer | None = None,
     ) -> None:
-        """`whose`: for people, what reduces buckets in order."""
+        """Open the stream; `whose` names, for people, the reducer of buckets in order."""
         self.timer = timer
         self._whose = whose
         self._stream = stream
@@ -65,29 +68,29 @@ class AllreduceReducer:
         self._order: deque[int] = deque()
         """Buckets that are still to be reduced in this round."""
         self._queued: dict[int, QueuedFlight] = {}
-        """Those of them that are complete, and wait for one that comes before them."""
+        """Complete buckets of those that wait for one that comes before them."""
         stream.open()
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
+        """Return the flat memory of a bucket, zeros at first, in this worker's own memory."""
         array = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
         self.use(descriptor, array)
         return array
 
     @property
     def takes_gpus(self) -> bool:
-        """True if arrays may be on GPUs (`Reducer.takes_gpus`)."""
+        """True if the stream takes arrays on GPUs."""
         return self._stream.takes_gpus
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """Use an array as a bucket's memory (`Reducer.use`)."""
+        """Take a bucket's flat memory, and queue it in this round."""
         self._order.append(len(self._buckets))
         self._buckets.append((descriptor, array))
 
     def start(self, index: int) -> Flight:
-        """Start a bucket (`Reducer.start`).
+        """Queue a bucket, whose contribution is complete, behind those before it.
 
-        Waiting amid backward for a bucket behind one that backward has yet to fill would never end.
+        A wait amid backward for a bucket behind one that backward has yet to fill would never end.
         """
         if self._num_prepared < len(self._buckets):
             self._stream.prepare([descriptor for descriptor, _ in self._buckets])
@@ -107,28 +110,28 @@ class AllreduceReducer:
         return queued
 
     def cancel(self, index: int) -> bool:
-        """Take back a contribution (`Reducer.cancel`); False, since others may have reduced it."""
+        """Return False: others may have reduced the bucket."""
         return False
 
     @property
     def rounds(self) -> Rounds | None:
-        """Rounds that are to be told (`Reducer.rounds`)."""
+        """Part that is told of rounds: this reducer."""
         return self
 
     def all_started(self) -> None:
-        """Note that all buckets have started (`Rounds.all_started`)."""
+        """Do nothing: the order of buckets is fixed."""
 
     def begin_round(self) -> None:
-        """Begin a round (`Rounds.begin_round`)."""
+        """Begin a round, which takes all buckets by index."""
         self._order.extend(range(len(self._buckets)))
 
     def drop(self) -> None:
-        """Drop all buckets (`Reducer.drop`)."""
+        """Forget all buckets."""
         self._buckets.clear()
         self._num_prepared = 0
         self._order.clear()
         self._queued.clear()
 
     def close(self) -> None:
-        """Close the reducer (`Reducer.close`)."""
+        """Close the stream: no bucket will be started any more."""
         self._stream.close()

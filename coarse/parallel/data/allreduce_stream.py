@@ -1,4 +1,4 @@
-"""Tensors that the workers sum themselves, one after the other, in a thread beside the computing one."""
+"""Stream of tensors that the workers sum themselves, in a thread beside the computing one."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,15 +23,19 @@ _LANE = 0
 
 
 class AllreduceStream:
-    """A progress thread of its own reduces tensors in place: in blocking calls of MPI, or step by step in a ring.
+    """Stream that reduces tensors in place, in a progress thread of its own.
 
-    All workers submit the same tensors in the same order. Those on GPUs are reduced in pinned host memory.
+    It uses blocking calls of MPI, or steps of a ring. All workers submit the same tensors in the same order. Those on
+    GPUs are reduced in pinned host memory.
     """
 
     takes_gpus = True
 
     def __init__(self, comm: MPI.Comm, link: DeviceLink, *, by_ring: bool = False) -> None:
-        """`comm` is duplicated by `open`, which all workers call at the same point of their programs."""
+        """Start the progress thread; `comm` is duplicated by `open`.
+
+        All workers call `open` at the same point of their programs.
+        """
         self._comm = comm
         self._by_ring = by_ring
         self._link = link
@@ -39,18 +43,21 @@ class AllreduceStream:
         self._opening: Pending | None = None
 
     def open(self) -> None:
-        """Return once the workers have a communicator for this stream; it may be called again after a StallError."""
+        """Return once the workers have a communicator for this stream.
+
+        It may be called again after a StallError.
+        """
         if self._opening is None:
             self._opening = self._progress.submit(_LANE, self._duplicate, _OPENING)
         self._opening.wait()
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
-        """Take the announcement of descriptors (`Stream.prepare`) and keep nothing of it."""
+        """Do nothing: the stream keeps nothing of announced tensors."""
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
-        """Reduce an array by the descriptor's operation, after all that was submitted before; return its flight.
+        """Reduce an array by the descriptor's operation, after all that was submitted before.
 
-        After a StallError the flight may be waited for again.
+        The flight is to be waited for; after a StallError it may be waited for again.
         """
         what = f"the all-reduce of {descriptor.name!r}"
         if not is_on_gpu(array):
@@ -67,11 +74,11 @@ class AllreduceStream:
         return flight
 
     def close(self) -> None:
-        """Close the stream: no array will be submitted any more."""
+        """Close the stream: nothing will be submitted any more."""
         self._progress.close()
 
     def _duplicate(self) -> Waits:
-        """Return the steps that duplicate the communicator ([Note: hello])."""
+        """Duplicate the communicator once all workers are there; see [Note: hello]."""
         yield from greet(self._comm, tuple(range(self._comm.Get_size())), "all-reduce by the workers")
         self._comm = self._comm.Dup()
 
@@ -100,7 +107,10 @@ class AllreduceStream:
 
 
 class _GpuFlight:
-    """An array on a GPU that is reduced on the host; made by who submits it, in the user's stream."""
+    """Flight of an array on a GPU that is reduced on the host.
+
+    The thread that submits it makes it, in the user's stream.
+    """
 
     def __init__(self, array: GpuArray) -> None:
         self._gpu = gpus().gpu_of(array)
@@ -110,7 +120,7 @@ class _GpuFlight:
         self._landed: Event | None = None
         self.arrived = Copied(self._read)
         self.values = self._stage.bytes.view(array.dtype)
-        """(n,) on the host, once they have arrived."""
+        """Values on the host, (n,), once they have arrived."""
         self.pending: Pending
 
     def bring_back(self) -> None:
@@ -119,19 +129,22 @@ class _GpuFlight:
         self._stage.give_back(self._landed)
 
     def wait(self) -> None:
-        """Have the user's stream wait for the sum (`Flight.wait`)."""
+        """Wait until the sum is there for all further work of the user's stream."""
         self.pending.wait()
         assert self._landed is not None
         gpus().current_stream(self._gpu).wait_for(self._landed)
 
 
 def _call(descriptor: Descriptor, num_workers: int) -> tuple[Meeting, tuple[Joint]]:
-    """Return the meeting of all workers, and their part in it."""
+    """Return the meeting of all workers, and their joint call."""
     itemsize = DType(descriptor.dtype).accumulator.itemsize
     joint = Joint(CollectiveKind.ALL_REDUCE, descriptor.num_elements * itemsize, itemsize)
     return Meeting(tuple(range(num_workers)), OWN_GROUP), (joint,)
 
 
 def _widened(descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
-    """Return the values that are summed: half types travel and add in float32 and are rounded once, at the end."""
+    """Return the array that is summed.
+
+    Half types travel and add in float32 and are rounded once, at the end.
+    """
     return widened(array, DType(descriptor.dtype))

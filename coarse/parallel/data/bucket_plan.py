@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Plan of gradients that share a flat bucket, and of the place of each in it."""
+"""Plan of flat buckets: the gradients that share one, and their places in it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ _ALIGN_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class BucketPlan:
-    """Plan of one bucket: its parameters, and the place of each gradient in it."""
+    """Plan of one bucket: the parameters that share it, and each gradient's place in it."""
 
     index: int
     descriptor: Descriptor
-    """Descriptor of the gradients, and at the end of `num_cohorts` elements per parameter and as many more
+    """Descriptor of the gradients, with counts at the end: `num_cohorts` elements per parameter and as many more
     (coarse.torch.ddp.buckets)."""
     layout: FlatLayout
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class BucketPlan:
     """Number of such groups that the ranks form, by their numbers."""
 
     is_exact: bool = False
-    """True if all of it is wanted exactly and in this round, as what is no gradient."""
+    """True if all of it is wanted exactly and in this round, unlike gradients."""
 
     @property
     def num_exact(self) -> int:
@@ -52,10 +52,11 @@ def plan_buckets(
     block_elements: int = 1,
     exact: frozenset[str] = frozenset(),
 ) -> list[BucketPlan]:
-    """Return the buckets of parameters (name, wire type, elements), in the order in which backward fills them.
+    """Return the buckets of parameters, in the order in which backward fills them.
 
-    `num_ranks` are counted beside each gradient. By name `places` says where gradients are, if not at 0. The counts
-    share none of the blocks of `block_elements` with gradients. Parameters of `exact` have buckets of their own.
+    Parameters are (name, wire type, number of elements). `num_ranks` are counted beside each gradient. By name `places`
+    says where gradients are, if not at 0. The counts share none of the blocks of `block_elements` with gradients.
+    `exact` parameters have separate buckets.
 
     Backward produces gradients from the last layer to the first, so parameters are taken in reverse, types and places
     apart; the last bucket, which the next forward needs first, has the highest priority.
@@ -101,7 +102,7 @@ def plan_buckets(
 def hinted(
     plans: Sequence[BucketPlan], strategy: Strategy, cluster: Cluster, facts: tuple[Facts, ...]
 ) -> list[BucketPlan]:
-    """Return the buckets of a whole model with the hints that a strategy gives them, by the facts at this time."""
+    """Return a whole model's buckets with the hints that a strategy gives them, by the facts at this time."""
     num_workers = cluster.num_workers
     nbytes = [sent_nbytes(strategy, plan.descriptor, num_workers, plan.num_exact) for plan in plans]
     hints = require_hints(strategy, strategy.hints(nbytes, cluster, facts), nbytes)

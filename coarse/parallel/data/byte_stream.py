@@ -1,4 +1,4 @@
-"""Any amount of bytes from one rank to all others through a few small buffers in device memory."""
+"""Stream of any amount of bytes from one rank to all others, through a few small device buffers."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _SMALLEST_PIECE_BYTES = 256
 
 
 class Section(NamedTuple):
-    """Bytes [begin, end) of one part, at `offset` of a piece."""
+    """Section of a piece: bytes [begin, end) of one part, at `offset` of the piece."""
 
     part: int
     begin: int
@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 def cut(part_bytes: Sequence[int], piece_bytes: int) -> list[list[Section]]:
-    """Return the pieces of at most `piece_bytes` that together hold all parts, end to end and in order."""
+    """Return pieces of at most `piece_bytes` that together hold all parts, end to end and in order."""
     pieces: list[list[Section]] = []
     filled = piece_bytes
     for part, nbytes in enumerate(part_bytes):
@@ -44,7 +44,7 @@ def cut(part_bytes: Sequence[int], piece_bytes: int) -> list[list[Section]]:
 
 
 def capacity_of(nbytes: int) -> int:
-    """Return the buffer for a piece: a power of two, so that few distinct keys serve all lengths."""
+    """Return the buffer bytes for a piece: a power of two, so that few distinct keys serve all lengths."""
     return max(_SMALLEST_PIECE_BYTES, 1 << (nbytes - 1).bit_length())
 
 
@@ -75,7 +75,7 @@ def stream(parts: Sequence[np.ndarray], root_rank: int, name: str) -> None:
 
 
 def stream_from(root_rank: int, parts: Sequence[np.ndarray], name: str) -> None:
-    """Stream parts as `stream` does, from a root on which all ranks agree and that has not joined."""
+    """Overwrite every rank's `parts` as `stream` does, from a root that is agreed on and has not joined."""
     runtime = current()
     is_root = runtime.client_index == root_rank
     under_way: deque[tuple[Handle, np.ndarray, list[Section]]] = deque()
@@ -96,7 +96,11 @@ def stream_from(root_rank: int, parts: Sequence[np.ndarray], name: str) -> None:
 
 
 def stream_blobs(blob: bytes, name: str) -> list[bytes]:
-    """Return every rank's bytes, which may differ in length, in order of rank; JoinedError if one has joined."""
+    """Return every rank's bytes, which may differ in length, in order of rank.
+
+    Raises:
+        JoinedError: a rank has joined.
+    """
     runtime = current()
     client = runtime.require_client()
     num_ranks = runtime.placement.num_clients
@@ -115,7 +119,7 @@ def stream_blobs(blob: bytes, name: str) -> list[bytes]:
 
 
 def require_one_root(root_rank: int, name: str) -> None:
-    """Return where all ranks that have not joined name one root for a broadcast of `name`, and it is one of them.
+    """Check that all ranks that have not joined name one of them as the root for a broadcast of `name`.
 
     Raises:
         ValueError: there is no such worker.

@@ -1,4 +1,4 @@
-"""Choice of the reducer that a strategy asks for: memory devices, the workers' all-reduce, or both (dual sync)."""
+"""Choice of the reducer for a strategy: memory devices, the workers' all-reduce, or both (dual sync)."""
 
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,10 @@ def reducer_of(
     strategy: Strategy | None = None,
     as_it_is: bool = False,
 ) -> Reducer:
-    """Return a source's reducer, or the one that a strategy, by default the job's, asks for.
+    """Return the reducer of a source, or the one that a strategy, by default the job's, asks for.
 
-    `prefix` stands before its keys' names. If buckets are on a GPU, `gpu`, its copies count in what is measured.
-    `as_it_is`: the arrays are no gradients, and strategies' wires and lags not for them.
+    `prefix` stands before its keys' names. If buckets are on a GPU, `gpu`, its copies count in measurements. With
+    `as_it_is` the summed values are no gradients, and strategies' wires and lags are not for them.
     """
     if source is not None:
         return source.reducer(runtime)
@@ -39,7 +39,7 @@ def changes_sums(strategy: Strategy) -> bool:
 
 
 def wired(reducer: Reducer, runtime: "Runtime", strategy: Strategy) -> Reducer:
-    """Return the reducer behind a strategy's wires; the same one if there are none."""
+    """Return the reducer behind a strategy's wires; itself without any."""
     if not strategy.has_wires:
         return reducer
     worker = runtime.require_client().protocol.client
@@ -47,7 +47,7 @@ def wired(reducer: Reducer, runtime: "Runtime", strategy: Strategy) -> Reducer:
 
 
 def _by_rounds(runtime: "Runtime", prefix: str, gpu: int | None, strategy: Strategy, lag: int) -> Reducer:
-    """Return the reducer of a strategy without wires: several in turns, where sums come late."""
+    """Return the reducer of a strategy without wires: several in turns, if sums come late."""
     client, turns = runtime.require_client(), range(lag + 1)
     if strategy.uses_devices and not times_rounds(runtime, strategy):
         return in_turns([DeviceReducer(client, timer_of_points(client.link)) for _ in turns])
@@ -67,5 +67,5 @@ def _by_rounds(runtime: "Runtime", prefix: str, gpu: int | None, strategy: Strat
 
 
 def times_rounds(runtime: "Runtime", strategy: Strategy) -> bool:
-    """Return whether reducers have a timer, which wants to know when gradients come."""
+    """Return whether reducers have a timer, which is told when gradients come."""
     return strategy.uses_devices and bool(may_share(runtime, strategy) or strategy.profile_every_steps)

@@ -1,4 +1,4 @@
-"""Buckets that memory devices synchronise, and buckets that the workers sum themselves (COARSE III-F)."""
+"""Reducer of buckets that memory devices synchronise or the workers sum themselves (COARSE III-F)."""
 
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
@@ -18,11 +18,11 @@ if TYPE_CHECKING:  # they start MPI, which only init() may
 
 
 class Chooser(Protocol):
-    """Chooser of the summer of each bucket, equal on all workers."""
+    """Chooser of the members that sum each bucket, with equal results on all workers."""
 
     @property
     def timer(self) -> PassTimer | None:
-        """Timer of its steps."""
+        """Timer of steps."""
         ...
 
     @property
@@ -31,25 +31,25 @@ class Chooser(Protocol):
         ...
 
     def next_round(self, buckets: "Sequence[Descriptor]") -> Round:
-        """Return the round that begins, at a border between two rounds."""
+        """Return the next round; called at a border between two rounds."""
         ...
 
     def restart(self) -> None:
-        """Begin anew for another set of workers, which trains from now on."""
+        """Start anew: another set of workers trains from now on."""
         ...
 
     def close(self, num_buckets: int) -> None:
-        """Give back what measuring keeps in device memory."""
+        """Give back the device memory that measuring keeps."""
         ...
 
 
 class DualReducer(DeviceReducer):
-    """Carries out WorkerRounds: buckets go to memory devices, or to the workers' all-reduce.
+    """Reducer that carries out WorkerRounds: buckets go to memory devices, or to the workers' all-reduce.
 
     All lie in device memory, so that a bucket goes either way without a copy.
 
-    [Note: roll call] A worker that has joined takes no part in an all-reduce. So all workers say in each round of
-    which they sum a part that they are there, and where one does not, all buckets of the round go to the devices.
+    [Note: roll call] A worker that has joined takes no part in an all-reduce. So all workers say in each round of which
+    they sum a part that they are there, and if one does not, all buckets of the round go to the devices.
     """
 
     def __init__(self, runtime: "Runtime", stream: "AllreduceStream", chooser: Chooser, prefix: str) -> None:
@@ -59,10 +59,10 @@ class DualReducer(DeviceReducer):
         self._stream = stream
         self._round = WorkerRounds()
         self._held: dict[int, QueuedFlight] = {}
-        """Flight of each bucket that was held back last, or waits for its turn among the workers."""
+        """Flight that was last held back, or waits for its turn among the workers, by bucket."""
         self._turns: deque[int] = deque()
-        """Buckets of this round that the workers have still to sum, where they are not held back: in this order, which
-        never follows from which gradient came first."""
+        """Buckets of this round that the workers have still to sum, if they are not held back. This order never
+        follows from the order in which gradients come."""
         self._presence = Presence(runtime, f"{prefix}round")
         self._join_round = self._client.protocol.join_round
 
@@ -92,7 +92,7 @@ class DualReducer(DeviceReducer):
         return held
 
     def _take_turns(self) -> None:
-        """Submit what the workers sum beside backward, as far as all before it are ready."""
+        """Submit buckets that the workers sum beside backward, as far as all before them are ready."""
         while self._turns and (queued := self._held.get(self._turns[0])) is not None and queued.started is None:
             index = self._turns.popleft()
             if self._presence.joined():
@@ -110,7 +110,7 @@ class DualReducer(DeviceReducer):
         return self._round.cancel(index)
 
     def all_started(self) -> None:
-        """Note that all buckets have started (`Rounds.all_started`)."""
+        """Send the buckets that were held back, after every bucket of the round has been started."""
         if not self._round.is_holding:
             return
         are_all_here = not self._presence.joined()
@@ -121,7 +121,7 @@ class DualReducer(DeviceReducer):
                 self._submit(index)
 
     def begin_round(self) -> None:
-        """Begin a round (`Rounds.begin_round`)."""
+        """Begin the next round, as the chooser decides it."""
         self._presence.end()
         decided = self._chooser.next_round([descriptor for descriptor, _ in self._buckets])
         self._round.begin(decided)
@@ -129,7 +129,7 @@ class DualReducer(DeviceReducer):
         self._turns = deque(index for index, by in enumerate(decided.by) if by is By.WORKERS and not decided.hold_back)
 
     def drop(self) -> None:
-        """Drop all buckets; the next round is the first of all, and everything in it goes to the devices."""
+        """Forget all buckets. The next round is the first of all, and everything in it goes to the devices."""
         if is_initialized() and self._buckets:
             self._chooser.close(len(self._buckets))
         self._chooser.restart()
@@ -146,7 +146,10 @@ class DualReducer(DeviceReducer):
         self.drop()
 
     def _notice_joins(self) -> None:
-        """Count steps anew if all workers have joined since, each after steps of its own number."""
+        """Share nothing, and restart the chooser, if all workers have joined since.
+
+        Each has joined after steps of its own number, so they count steps anew.
+        """
         if self._join_round != self._client.protocol.join_round:
             self._join_round = self._client.protocol.join_round
             self._round.share_nothing()

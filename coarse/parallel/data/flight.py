@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""One bucket's way from its first gradient to the optimizer: one phase, and the table of the moves between phases."""
+"""Phases of a bucket from its first gradient to the optimizer, and the table of moves between them."""
 
 import enum
 
@@ -12,15 +12,15 @@ class BucketPhase(enum.IntEnum):
     """
 
     FILLING = 0
-    """Backward adds this rank's gradients."""
+    """Phase in which backward adds this rank's gradients."""
     LATE = 1
-    """Phase of one more push, after a result of this step has come: `synchronize` pushes the bucket once more."""
+    """Phase like FILLING, after a result of this step has come: `synchronize` pushes the bucket once more."""
     IN_FLIGHT = 2
-    """Pushed, and its result not taken yet."""
+    """Phase of a pushed bucket whose result is not taken yet."""
     LANDED = 3
-    """`.grad` holds the result, and other buckets of the step are still awaited."""
+    """Phase in which `.grad` holds the result, and other buckets of the step are still awaited."""
     SUMMED = 4
-    """The step's buckets have all landed."""
+    """Phase in which the step's buckets have all landed."""
 
 
 MOVES: dict[BucketPhase, tuple[BucketPhase, ...]] = {
@@ -30,8 +30,8 @@ MOVES: dict[BucketPhase, tuple[BucketPhase, ...]] = {
     BucketPhase.LANDED: (BucketPhase.SUMMED, BucketPhase.LATE),
     BucketPhase.SUMMED: (BucketPhase.FILLING,),
 }
-"""Phases that may follow each phase: a push, a clearing; a landing, a cancelled push; the end of the step, one more
-gradient; the next step."""
+"""Phases that may follow each phase. They are in order: a push, a clearing; a landing, a cancelled push; the end of the
+step, one more gradient; the next step."""
 
 
 def moved(phase: BucketPhase, to: BucketPhase) -> BucketPhase:

@@ -1,4 +1,4 @@
-"""Times of one worker's step: the end of forward, each bucket's gradients in backward, and the whole."""
+"""Timer of one worker's steps: the end of forward, the times of gradients, and the whole step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,25 +19,26 @@ class RoundTimes:
     backward_s: float
     """Seconds from the first gradient to the last; of several backward passes, from the first pass's."""
     step_s: float
-    """The whole round."""
+    """Seconds of the whole round."""
     ready_s: tuple[float, ...]
     """Seconds from the first gradient until each bucket was complete."""
 
 
 class PassTimer:
-    """Notes times in one round after the other, while it runs."""
+    """Timer that notes times in one round after the other, while it runs."""
 
     def __init__(self, clock: Clock, pace: float = 1.0, point: Callable[[str], None] | None = None) -> None:
-        """Make a timer that runs at `pace` seconds of the clock for each that passes here.
+        """Wait for the first round.
 
-        `point` is told of the points of each round, timed or not; the clock then stands still in between.
+        `pace` is the seconds of the clock for each that passes here. `point` is told of the points of each round, timed
+        or not; the clock then stands still in between.
         """
         self._clock = clock
         self._pace = pace
         self._point = point
         self._is_forward = True
         self.is_running = point is not None
-        """True if a caller wants to know the times."""
+        """True if times are wanted."""
         self._border_s = 0.0
         self._stepped_s: float | None = None
         self._first_s: float | None = None
@@ -60,7 +61,7 @@ class PassTimer:
             self._stepped_s = self._clock.now_s()
 
     def on_gradient(self, ago_s: float = 0.0) -> None:
-        """Note a gradient of backward, which it has had for so long; what is said late counts when it was."""
+        """Note a gradient, which backward has had for so long; late notes count from when it came."""
         if self._point is not None and self._is_forward:
             self._point("backward")
         self._is_forward = False
@@ -77,7 +78,7 @@ class PassTimer:
         self._ready_s[index] = self._clock.now_s()
 
     def end_round(self, num_buckets: int) -> RoundTimes | None:
-        """End the round and return its times; None if no step, no gradient or not every bucket was seen."""
+        """Return the times of the round; None if no step, no gradient or not every bucket was seen."""
         self.is_running = self._point is not None
         first_s, last_s, stepped_s = self._first_s, self._last_s, self._stepped_s
         if first_s is None or last_s is None or stepped_s is None or len(self._ready_s) != num_buckets:
@@ -92,5 +93,5 @@ class PassTimer:
 
 
 def timer_of_points(link: "DeviceLink") -> PassTimer | None:
-    """Return a timer for reducers that have none, where an emulated job is told of points; None in a live one."""
+    """Return a timer for reducers without one if an emulated job is told of points; None in a live job."""
     return None if link.point is None else PassTimer(link.job_clock, link.pace, link.point)

@@ -1,4 +1,4 @@
-"""Members of a round: workers that have joined give nothing any more."""
+"""Attendance of workers in a round; those that have joined give nothing any more."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 
 class Presence:
-    """Asked once a round by all workers that have not joined, under one name."""
+    """Attendance call, made once a round by all workers that have not joined, under one name."""
 
     def __init__(self, runtime: "Runtime", name: str) -> None:
         num_workers = runtime.placement.num_clients
@@ -25,11 +25,11 @@ class Presence:
 
     @property
     def is_open(self) -> bool:
-        """True if this round's members have been asked for."""
+        """True if this round's call has been made."""
         return self._answer is not None
 
     def ask(self, number: int = 1) -> None:
-        """Say that this worker takes part, by a number above 0; nothing where that is said."""
+        """Announce that this worker takes part, by a number above 0; do nothing if that is announced."""
         if self._answer is None:
             present = self._client.host_array(self._call)
             present[:] = 0
@@ -37,7 +37,7 @@ class Presence:
             self._answer = self._client.push_pull(self._call, present, present)
 
     def said(self) -> np.ndarray:
-        """Return (workers,) int64: the number of each that takes part, 0 of others, once all have asked.
+        """Return each participating worker's number, 0 of others, once all have asked: (workers,) int64.
 
         After a StallError it may be called again.
         """
@@ -52,13 +52,16 @@ class Presence:
         return tuple(np.flatnonzero(self.said() == 0).tolist())
 
     def end(self) -> None:
-        """End the round; the next one's members are others."""
+        """End the round; the next one has another call."""
         if self._answer is not None:
             self._answer.wait()
             self._answer = None
 
     def close(self) -> None:
-        """Close it and wait for open questions; all workers close it, whether they asked or not."""
+        """Wait for a call that was made, and make no more.
+
+        All workers close it, whether they asked or not.
+        """
         self.end()
         if not self._is_closed:
             self._is_closed = True

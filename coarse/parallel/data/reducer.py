@@ -25,28 +25,32 @@ class DualSync:
     policy: str
     num_buckets: int
     num_to_devices: int
-    """Buckets that the devices sum, in the policies of the mode coarse the first in the order of backward."""
+    """Number of buckets that the devices sum. In the policies of the mode coarse they are the first in the order of
+    backward."""
     nbytes: int
     """Bytes of all buckets: the paper's n."""
     bytes_to_devices: int
-    """The paper's m."""
+    """Bytes that the devices sum: the paper's m."""
     step: "MeasuredStep"
-    """T_FP, T_BP, the whole step and when buckets were complete, while all went to the devices."""
+    """Times T_FP, T_BP, of the whole step and of complete buckets, while all went to the devices."""
     ways: "MeasuredWays"
     simulated_s: float
-    """An iteration with the split that the policy chose (kind: simulated)."""
+    """Seconds of an iteration with the split that the policy chose (kind: simulated)."""
     simulated_all_s: float
-    """An iteration with all buckets on the devices (kind: simulated)."""
+    """Seconds of an iteration with all buckets on the devices (kind: simulated)."""
     num_tried: int | None = None
-    """Number of buckets that "auto" tried for a few steps because it simulated faster; None if nothing did."""
+    """Split that "auto" tried for a few steps because it simulated faster; None if none did."""
     tried_step_s: float | None = None
-    """A step with that; it was kept if this is below `step.step_s`."""
+    """Seconds of a step with that split; it was kept if this is below `step.step_s`."""
     kind: str = "measured"
     """Kind of all seconds but the two simulated ones."""
 
 
 class Flight(Protocol):
-    """Operation that was started: a device's handle, or a job of the workers' stream. It knows how far it is."""
+    """Flight of a started bucket: a device's handle, or a job of the workers' stream.
+
+    It knows how far it is.
+    """
 
     def wait(self) -> object:
         """Return once the bucket's memory holds the combined values; after a StallError it may be called again."""
@@ -54,54 +58,60 @@ class Flight(Protocol):
 
 
 class QueuedFlight:
-    """One that sets out later, with others."""
+    """Flight that sets out later, with others."""
 
     def __init__(self, refusal: str) -> None:
-        """`refusal` says why a wait before that would never end."""
+        """Wait for the start; `refusal` says why a wait before that would never end."""
         self._refusal = refusal
         self.started: Flight | None = None
 
     def wait(self) -> None:
-        """Wait for the result; InFlightError if it has not set out."""
+        """Wait for the bucket; InFlightError if it has not set out."""
         if self.started is None:
             raise InFlightError(self._refusal)
         self.started.wait()
 
 
 class Rounds(Protocol):
-    """Part of a reducer that has to know of rounds, in each of which every bucket is started."""
+    """Part of a reducer that is told of rounds, in each of which every bucket is started."""
 
     def all_started(self) -> None:
-        """Note that every bucket of the round has been started, and is about to be waited for; may be repeated."""
+        """Note that every bucket of the round has been started, and is about to be waited for.
+
+        It may be called again.
+        """
         ...
 
     def begin_round(self) -> None:
-        """Begin a round, once all buckets have been waited for; after a StallError it is called again."""
+        """Note that all buckets have been waited for; each will be started again.
+
+        After a StallError it is called again.
+        """
         ...
 
 
 class Reducer(Protocol):
-    """Combines buckets in place. All ranks start the same buckets equally often."""
+    """Reducer that combines buckets in place; all ranks start the same buckets equally often."""
 
     @property
     def rounds(self) -> Rounds | None:
-        """Listener that is told of rounds; None if each bucket goes its own way."""
+        """Part that is told of rounds; None if each bucket goes its own way."""
         ...
 
     @property
     def timer(self) -> "PassTimer | None":
-        """Timer that wants to know when gradients come."""
+        """Timer that is told when gradients come."""
         ...
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """Measurements and decisions; None while there was nothing to decide."""
+        """Measurements and decisions; None if there was nothing to decide so far."""
         ...
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
         """Return the flat memory of a bucket, zeros at first; buckets are made in order of their index.
 
-        All values of its last `num_exact` elements are wanted, and of this round, for any wire that the others have.
+        Of its last `num_exact` elements all values are wanted, and of this round, in whatever form the others travel.
         """
         ...
 
@@ -115,11 +125,14 @@ class Reducer(Protocol):
         ...
 
     def start(self, index: int) -> Flight:
-        """Start a bucket whose contribution is complete; its memory is left alone until the flight was waited for."""
+        """Start a bucket, whose contribution is complete.
+
+        Its memory may not be touched until the flight was waited for.
+        """
         ...
 
     def cancel(self, index: int) -> bool:
-        """Take back a contribution that no rank has touched yet; False if that is too late."""
+        """Take back a contribution that no other has touched yet, and return whether that was possible."""
         ...
 
     def drop(self) -> None:
@@ -132,7 +145,7 @@ class Reducer(Protocol):
 
 
 class DeviceReducer:
-    """Reducer of buckets that live in device memory: starting one writes a record, and moves no bytes.
+    """Reducer of buckets in device memory: starting one writes a record, and moves no bytes.
 
     Those on a GPU are copied to devices and back, in place, by streams.
     """
@@ -146,43 +159,43 @@ class DeviceReducer:
 
     @property
     def rounds(self) -> Rounds | None:
-        """Rounds that are to be told (`Reducer.rounds`)."""
+        """Part that is told of rounds: None, since each bucket goes its own way."""
         return None
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """Measurements and decisions (`Reducer.dual_sync`): None, since there are none."""
+        """Measurements and decisions: None, since nothing is decided."""
         return None
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
+        """Return the flat memory of a bucket, zeros at first, in device memory."""
         array = self._client.host_array(descriptor)
         self.use(descriptor, array)
         return array
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """Use an array as a bucket's memory (`Reducer.use`)."""
+        """Take a bucket's flat memory."""
         self._buckets.append((descriptor, array))
 
     def start(self, index: int) -> Flight:
-        """Start a bucket (`Reducer.start`)."""
+        """Push a bucket, whose contribution is complete."""
         descriptor, array = self._buckets[index]
         is_copied = is_on_gpu(array)
         return self._client.push_pull(descriptor, array if is_copied else None, array)
 
     def cancel(self, index: int) -> bool:
-        """Take back a contribution (`Reducer.cancel`): False, since a device may be adding it."""
+        """Return False: a device may be adding the bucket."""
         return False
 
     def drop(self) -> None:
-        """Drop all buckets; the devices get their memory back once all workers have dropped theirs."""
+        """Forget all buckets; the devices get their memory back once all workers have dropped theirs."""
         buckets, self._buckets = self._buckets, []
         if is_initialized():
             for descriptor, _ in buckets:
                 self._client.deregister(descriptor.name)
 
     def close(self) -> None:
-        """Close the reducer, and drop its buckets."""
+        """Drop all buckets; none will be started any more."""
         self.drop()
 
 
@@ -192,13 +205,13 @@ def may_share(runtime: "Runtime", strategy: Strategy) -> bool:
 
 
 class ReducerSource:
-    """Source of a reducer that sums buckets of all workers in the strategy's place, such as a switch."""
+    """Source of reducers of all workers' buckets in place of the strategy's, such as a switch."""
 
     @property
     def block_elements(self) -> int:
-        """Count the elements that share a precision, so that a large one takes the others'; 1: none do."""
+        """Number of the elements that share a precision, so that a large one takes the others'; 1: none do."""
         return 1
 
     def reducer(self, runtime: "Runtime") -> Reducer:
-        """Return what sums the buckets of this worker."""
+        """Return the reducer that sums the buckets of this worker."""
         raise NotImplementedError

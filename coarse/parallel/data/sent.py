@@ -1,4 +1,7 @@
-"""Buckets that travel as a strategy's wire says, or whose sums come some rounds late; before any reducer."""
+"""Reducers of buckets that travel by a strategy's wire, or whose sums come some rounds late.
+
+They stand before any reducer.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,36 +21,39 @@ if TYPE_CHECKING:
 
 
 class WiredReducer:
-    """Buckets whose values stay in the worker's own memory; what a wire makes of them is another reducer's bucket."""
+    """Reducer of buckets whose values stay in the worker's own memory.
+
+    The values that a wire makes of them are another reducer's bucket.
+    """
 
     takes_gpus = False
 
     def __init__(self, reducer: Reducer, strategy: Strategy, worker: int, num_workers: int) -> None:
-        """`reducer` sums what travels."""
+        """Wrap a reducer, which sums the values that travel."""
         self._reducer = reducer
         self._strategy = strategy
         self._worker = worker
         self._num_workers = num_workers
         self._buckets: list[tuple[SentBucket, np.ndarray, np.ndarray] | None] = []
-        """Bucket, its values, and what travels of it; None where values do."""
+        """Bucket, its values, and the values that travel for it; None if the values travel themselves."""
 
     @property
     def rounds(self) -> Rounds | None:
-        """Rounds that are to be told (`Reducer.rounds`)."""
+        """Part of the wrapped reducer that is told of rounds."""
         return self._reducer.rounds
 
     @property
     def timer(self) -> "PassTimer | None":
-        """Timer that wants to know when gradients come (`Reducer.timer`)."""
+        """Timer of the wrapped reducer."""
         return self._reducer.timer
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """Return what was decided, in bytes that travel."""
+        """Measurements and decisions, in bytes that travel."""
         return self._reducer.dual_sync
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
+        """Return the flat memory of a bucket, zeros at first: the worker's own if a wire encodes it."""
         wire = wire_of(self._strategy, descriptor, num_exact)
         if wire is None:
             self._buckets.append(None)
@@ -58,11 +64,11 @@ class WiredReducer:
         return values
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """Refuse: it takes no GPU's memory."""
+        """Refuse a bucket on a GPU: wires take no GPU's memory."""
         raise AssertionError("a bucket with a wire lies on the host")
 
     def start(self, index: int) -> Flight:
-        """Start a bucket (`Reducer.start`)."""
+        """Encode a bucket's values and start their bucket; the flight decodes the sum."""
         found = self._buckets[index]
         if found is None:
             return self._reducer.start(index)
@@ -71,7 +77,7 @@ class WiredReducer:
         return _Landing(self._reducer.start(index), lambda: bucket.decode(sent, values))
 
     def cancel(self, index: int) -> bool:
-        """Take back a contribution (`Reducer.cancel`)."""
+        """Take back a contribution, also from the wire, and return whether that was possible."""
         was_taken_back = self._reducer.cancel(index)
         found = self._buckets[index]
         if was_taken_back and found is not None:
@@ -84,13 +90,13 @@ class WiredReducer:
         self._reducer.drop()
 
     def close(self) -> None:
-        """Close the reducer (`Reducer.close`)."""
+        """Forget all buckets, and close the wrapped reducer."""
         self._buckets.clear()
         self._reducer.close()
 
 
 class _LateBucket(NamedTuple):
-    """One bucket of a LateReducer."""
+    """Bucket of a LateReducer."""
 
     own: np.ndarray
     """Memory of the owner."""
@@ -107,16 +113,16 @@ def in_turns(reducers: Sequence[Reducer]) -> Reducer:
 
 
 class LateReducer:
-    """Buckets whose sums are taken `lag` rounds after they were given: rounds take turns at as many reducers and one.
+    """Reducer of buckets whose sums are taken `lag` rounds after they were given.
 
-    All of them submit to one stream and follow one chooser, so that workers' collectives keep one order. Buckets of
-    counts alone, or of anything else that must be exact, are not late.
+    Rounds take turns at as many reducers and one. All of them submit to one stream and follow one chooser, so that
+    workers' collectives keep one order. Buckets of counts alone, or of anything else that must be exact, are not late.
     """
 
     takes_gpus = False
 
     def __init__(self, reducers: Sequence[Reducer]) -> None:
-        """Make one reducer of equal ones, one more than rounds by which sums are late; the first has round 0."""
+        """Wrap equal reducers, one more than rounds by which sums are late; the first takes the first round."""
         self._reducers = reducers
         self._lag = len(reducers) - 1
         self._number = 0
@@ -125,25 +131,25 @@ class LateReducer:
         self._flights: dict[tuple[int, int], Flight] = {}
         """Last flight of each reducer's bucket."""
         self._begun: set[int] = set()
-        """Buckets of the round that is under way which were started."""
+        """Buckets that were started in the round that is under way."""
 
     @property
     def rounds(self) -> Rounds | None:
-        """Rounds that are to be told (`Reducer.rounds`)."""
+        """Part that is told of rounds: this reducer."""
         return self
 
     @property
     def timer(self) -> "PassTimer | None":
-        """Timer that wants to know when gradients come (`Reducer.timer`)."""
+        """Timer of the first reducer."""
         return self._reducers[0].timer
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """Measurements and decisions so far (`Reducer.dual_sync`)."""
+        """Measurements and decisions of the first reducer."""
         return self._reducers[0].dual_sync
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """Return the flat memory of a bucket (`Reducer.memory_of`)."""
+        """Return the flat memory of a bucket, zeros at first, in this worker's own memory."""
         shared = [
             reducer.memory_of(descriptor._replace(name=name_in_turn(descriptor.name, turn)))
             for turn, reducer in enumerate(self._reducers)
@@ -153,11 +159,11 @@ class LateReducer:
         return own
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """Refuse: it takes no GPU's memory."""
+        """Refuse a bucket on a GPU: late sums take no GPU's memory."""
         raise AssertionError("a bucket whose sums are late lies on the host")
 
     def start(self, index: int) -> Flight:
-        """Give a bucket; the flight brings an earlier round's sum, or zeros before there is one."""
+        """Start a bucket; the flight brings an earlier round's sum, or zeros before there is one."""
         turn, (own, shared, first, is_exact) = self._turn(self._number), self._buckets[index]
         if index in self._begun:
             raise InFlightError(
@@ -175,14 +181,14 @@ class LateReducer:
         return _Landing(self._flights[late, index], lambda: np.copyto(own, shared[late]))
 
     def cancel(self, index: int) -> bool:
-        """Take back a contribution (`Reducer.cancel`)."""
+        """Take back a contribution of this round, and return whether that was possible."""
         was_taken_back = self._reducers[self._turn(self._number)].cancel(index)
         if was_taken_back:
             self._begun.discard(index)
         return was_taken_back
 
     def all_started(self) -> None:
-        """Note that all buckets have started (`Rounds.all_started`)."""
+        """Tell the reducer of this round that every bucket has been started."""
         if (rounds := self._reducers[self._turn(self._number)].rounds) is not None:
             rounds.all_started()
 
@@ -206,7 +212,7 @@ class LateReducer:
             reducer.close()
 
     def _land(self) -> None:
-        """Wait for what was started, and forget all buckets."""
+        """Wait for all started buckets, and forget them."""
         for flight in self._flights.values() if is_initialized() else ():
             flight.wait()
         self._flights.clear()
@@ -219,10 +225,10 @@ class LateReducer:
 
 
 class _Landing:
-    """A flight, and what is done once when it has landed."""
+    """Flight with an action that is done once when it has landed."""
 
     def __init__(self, flight: Flight | None, land: Callable[[], object]) -> None:
-        """Make a landing; without a flight, it has landed."""
+        """Take a flight and its action; without a flight, it has landed."""
         self._flight = flight
         self._land = land
         self._has_landed = False

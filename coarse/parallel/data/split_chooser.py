@@ -1,9 +1,11 @@
-"""Choice of the summer of each of an optimizer's buckets: measured in its first steps, equal on all workers.
+"""Chooser of the members that sum each bucket of an optimizer, by measurements of its first steps.
+
+All workers decide equally.
 
 [Note: borders] A choice holds from one synchronisation of the optimizer to the next, never from a gradient's arrival.
-All workers cross these borders together, so each follows the same plan by counting them; what they measure they
-average through the devices, so that each decides from the same numbers. The average also says who took part: while
-a worker has joined, nothing is measured and all buckets go to the devices, which count it as zero.
+All workers cross these borders together, so each follows the same plan by counting them; they average their
+measurements through the devices, so that each decides from the same numbers. The average also says which workers took
+part: while a worker has joined, nothing is measured and all buckets go to the devices, which count it as zero.
 """
 
 import hashlib
@@ -28,11 +30,11 @@ if TYPE_CHECKING:  # they start MPI, which only init() may, or are imported when
 
 _TIMED_ROUNDS = 3
 _MOST_VALUES = 16
-"""That workers average at once, beside one for each bucket."""
+"""Most values that workers average at once, beside one for each bucket."""
 
 
 class SplitChooser:
-    """The plan of one optimizer; see [Note: borders]."""
+    """Chooser of one optimizer, which follows a plan; see [Note: borders]."""
 
     def __init__(
         self,
@@ -42,7 +44,10 @@ class SplitChooser:
         gpu: int | None = None,
         strategy: Strategy | None = None,
     ) -> None:
-        """`gpu`: where buckets are, if not in device memory. `strategy`: who decides, by default the job's."""
+        """Make the timer; no plan has begun.
+
+        `gpu` is the place of buckets, if they are not in device memory. `strategy` decides, by default the job's.
+        """
         self._strategy = strategy or runtime.strategy
         link = runtime.require_client().link
         self.timer = PassTimer(link.job_clock, link.pace, link.point)
@@ -58,24 +63,24 @@ class SplitChooser:
         self._plan: Generator[Wait | Round, None, None] | None = None
         self._awaited: Wait | None = None
         self._num_borders = 0
-        """Crossed since the plan began."""
+        """Number of borders crossed since the plan began."""
 
     def restart(self) -> None:
-        """Measure again, since what all workers have in common has changed.
-
-        All buckets go to the devices until then.
-        """
+        """Measure again, with all buckets on the devices until then: shared facts of all workers have changed."""
         self._plan = self._awaited = None
         self._num_borders = 0
 
     def close(self, num_buckets: int) -> None:
-        """Give back what measuring keeps in device memory; all workers deregister the same name, used or not."""
+        """Give back the device memory that measuring keeps.
+
+        All workers deregister the same name, used or not.
+        """
         self._client.deregister(self._average_of(num_buckets).name)
 
     def next_round(self, buckets: Sequence[Descriptor]) -> Round:
-        """Return the summers of buckets in the round that begins, at a border.
+        """Return the round that begins at this border.
 
-        After a StallError it is called again, and goes on with what it waited for.
+        After a StallError it is called again, and goes on with the wait that failed.
         """
         if len(buckets) != len(self._buckets) or self._epoch != self._client.protocol.epoch:
             self._buckets = tuple(buckets)
@@ -126,11 +131,11 @@ class SplitChooser:
 
     @property
     def _everything(self) -> Round:
-        """All buckets on the devices."""
+        """Round with all buckets on the devices."""
         return first_to_devices(len(self._buckets), len(self._buckets))
 
     def _decided(self) -> Generator[Wait | Round, None, Round | None]:
-        """Return the round to go on with; None if the workers had no numbers in common."""
+        """Measure and return the round to go on with; None if the workers had no numbers in common."""
         from coarse.simulation.live_split import MeasuredStep, MeasuredView  # not with coarse.torch: it takes time
 
         everything, strategy = self._everything, self._strategy
@@ -178,7 +183,7 @@ class SplitChooser:
         return mean is None or all(square == half * half for half, square in zip(mean[::2], mean[1::2], strict=True))
 
     def _measured(self) -> Generator[Wait | Round, None, "MeasuredWays | None"]:
-        """Return the two ways; None if the workers had no numbers in common."""
+        """Measure the two ways; None if the workers had no numbers in common."""
         from coarse.simulation.live_split import MeasuredWays
 
         largest = max(self._buckets, key=lambda bucket: bucket.nbytes)
@@ -194,13 +199,13 @@ class SplitChooser:
         )
 
     def _tried(self, tried: Round) -> Generator[Wait | Round, None, float | None]:
-        """Return the seconds of a step that is made so; None if the workers had no numbers in common."""
+        """Return the seconds of a step by a round; None if the workers had no numbers in common."""
         yield tried  # the first one isn't counted
         mean = yield from self._mean(_values((yield from self._timed(tried))))
         return None if mean is None else mean[2]
 
     def _timed(self, timed: Round) -> Generator[Wait | Round, None, list[RoundTimes | None]]:
-        """Return the times of the next rounds, all made so."""
+        """Time the next rounds, all of one kind."""
         rounds = []
         for _ in range(_TIMED_ROUNDS):
             self.timer.begin_round()
@@ -209,7 +214,10 @@ class SplitChooser:
         return rounds
 
     def _mean(self, values: Sequence[float] | None) -> Generator[Wait | Round, None, list[float] | None]:
-        """Return the mean of the workers' values; None, on all, if one of them has joined or has none."""
+        """Return the mean of the workers' values.
+
+        It is None, on all of them, if one has joined or has none.
+        """
         given = [] if values is None else values
         descriptor = self._average_of(len(self._buckets))
         vector = self._client.host_array(descriptor)
@@ -222,7 +230,7 @@ class SplitChooser:
         return [total / num_workers for total in vector[: len(given)].tolist()] if vector[-1] == num_workers else None
 
     def _average_of(self, num_buckets: int) -> Descriptor:
-        """Return the descriptor of the workers' averages: so many values at most, and the workers with some."""
+        """Return the descriptor of an average: so many values at most, and how many workers have some."""
         shape = (num_buckets + _MOST_VALUES,)
         return Descriptor(f"{self._prefix}dual/{shape[0]}", int(DType.FLOAT64), int(Op.SUM), shape, URGENT)
 
@@ -239,7 +247,10 @@ class SplitChooser:
 
 
 def _values(rounds: Sequence[RoundTimes | None]) -> list[float] | None:
-    """Return forward, backward, step and each bucket's time, the median over rounds; None if one was not whole."""
+    """Return forward, backward, step and each bucket's time, the median over rounds.
+
+    It is None if one wasn't seen whole.
+    """
     seen = [times for times in rounds if times is not None]
     if len(seen) < len(rounds):
         return None

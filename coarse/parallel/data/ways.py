@@ -1,4 +1,7 @@
-"""Seconds that memory devices, and the workers' all-reduce, take for so many bytes; measured on zeros."""
+"""Times of memory devices, and of the workers' all-reduce, for so many bytes.
+
+They are measured on zeros, not on gradients.
+"""
 
 from collections.abc import Callable, Generator
 from functools import partial
@@ -18,26 +21,26 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.allreduce_stream import AllreduceStream
 
 Wait = Callable[[], object]
-"""Waits for all workers; after a StallError it may be called again."""
+"""Function that waits for all workers; after a StallError it may be called again."""
 Seconds = list[float]
 
 _SMALL_BYTES, _MIDDLE_BYTES = 16 * KIB, MIB
 _TRIES = 3
-"""Tries of each way and size; the fastest counts, and a first one doesn't."""
+"""Number of measurements of each way and size; the fastest counts, and a first one doesn't."""
 
 
 def sizes_up_to(largest_bytes: int) -> list[int]:
-    """Return the numbers of bytes at which the ways are measured."""
+    """Return the bytes at which the ways are measured."""
     return sorted({min(nbytes, largest_bytes) for nbytes in (_SMALL_BYTES, _MIDDLE_BYTES, largest_bytes)})
 
 
 def seconds_of_ways(
     client: Client, stream: "AllreduceStream", sizes: list[int], dtype: DType, prefix: str, gpu: int | None = None
 ) -> Generator[Wait, None, tuple[Seconds, Seconds]]:
-    """Return by size the seconds of memory devices and of the workers, as this worker sees them.
+    """Measure, by size, the seconds of memory devices and of the workers, as this worker sees them.
 
     All workers go through this together; each size's scratch tensor is given back before the next one's is made. It is
-    in device memory, or on the `gpu` where gradients are: then copies to the host and back count.
+    in device memory, or on the `gpu` of the gradients: then copies to the host and back count.
 
     Raises:
         CapacityError: a device has no room for a scratch tensor (on all workers).
@@ -82,7 +85,7 @@ def _by_workers(stream: "AllreduceStream", descriptor: Descriptor, array: np.nda
 
 
 def _scratch_on(gpu: int, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Return zeros on a GPU; on the host if that has no room, so that workers do the same."""
+    """Return zeros on a GPU; on the host if that has no room, so that all workers act equally."""
     try:
         array = gpus().empty(gpu, shape, dtype.storage)
     except CapacityError:
@@ -92,7 +95,7 @@ def _scratch_on(gpu: int, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def _until_landed(wait: Wait, array: np.ndarray) -> Wait:
-    """Return a wait that ends when a result is on its GPU, and not when a stream is to wait for it."""
+    """Return a wait that ends when a result is on its GPU, not when a stream is to wait for it."""
 
     def landed() -> None:
         wait()

@@ -1,1 +1,1 @@
-"""Balanced minibatches of samples whose lengths differ: which rank computes which, packed into which microbatches."""
+"""Balanced minibatches of unequal samples, divided among ranks and packed into microbatches."""

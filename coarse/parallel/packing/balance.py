@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Division of a minibatch's samples among ranks and microbatches: ODC's LocalSort, LB-Micro and LB-Mini."""
+"""Division of a minibatch among ranks and microbatches: ODC's LocalSort, LB-Micro and LB-Mini."""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from coarse.parallel.packing.plans import Microbatch, MinibatchPlan, require_len
 
 
 def local_sort(lengths: Sequence[int], num_ranks: int, *, pad: bool = False) -> MinibatchPlan:
-    """Return a plan in which each rank takes samples in turn, the longest first, one in each microbatch.
+    """Give each rank the samples that come to it in turn, the longest first, each a microbatch of its own.
 
     Args:
         lengths: tokens of each sample of the minibatch.
-        num_ranks: ranks among which they are divided.
-        pad: True if ranks with one sample less have a microbatch of weight 0.
+        num_ranks: ranks that share the minibatch.
+        pad: whether ranks with one sample less have a microbatch of weight 0.
 
     Raises:
-        ConfigError: samples that do not divide among ranks, where they are not padded.
+        ConfigError: samples that do not divide among ranks, if they are not padded.
     """
     require_lengths(lengths, num_ranks)
     own = [sorted(range(rank, len(lengths), num_ranks), key=lambda one: (-lengths[one], one)) for rank in
@@ -30,19 +30,19 @@ def local_sort(lengths: Sequence[int], num_ranks: int, *, pad: bool = False) -> 
 def lb_micro(
     lengths: Sequence[int], num_ranks: int, cap: int, cost: Cost = TOKENS, *, pad: bool = False
 ) -> MinibatchPlan:
-    """Return microbatches of at most `cap` tokens, equally many on all ranks, those of one place near in cost.
+    """Pack microbatches of at most `cap` tokens, equally many on all ranks, with equal costs at each place.
 
-    They are never slower than local_sort for ranks that wait for one another in each.
+    The plan is never slower than local_sort for ranks that wait for one another in each.
 
     Args:
         lengths: tokens of each sample of the minibatch.
-        num_ranks: ranks among which they are divided.
+        num_ranks: ranks that share the minibatch.
         cap: tokens of a microbatch.
-        cost: of a sample by its length.
-        pad: True if a rank may have microbatches of weight 0 where there are too few samples.
+        cost: cost of a sample, by its length.
+        pad: whether a rank may have microbatches of weight 0 if there are too few samples.
 
     Raises:
-        ConfigError: a rank that cannot have a sample in each microbatch, where they are not padded.
+        ConfigError: a rank that cannot have a sample in each microbatch, if they are not padded.
         CapacityError: a sample that is longer than the cap.
     """
     require_lengths(lengths, num_ranks, cap)
@@ -66,20 +66,20 @@ def lb_micro(
 def lb_mini(
     lengths: Sequence[int], num_ranks: int, cap: int, cost: Cost = TOKENS, *, equal_samples: bool = False
 ) -> MinibatchPlan:
-    """Return samples divided among ranks by cost, over the whole minibatch.
+    """Divide samples among ranks by cost, over the whole minibatch; each rank packs its own.
 
-    Each rank then packs its own into as few microbatches of at most `cap` tokens as it finds. Ranks may have different
-    numbers of them, or none; never slower than local_sort for ranks that meet once a minibatch.
+    It packs them into as few microbatches of at most `cap` tokens as it finds. Ranks may have different numbers of
+    them, or none. The plan is never slower than local_sort for ranks that meet once a minibatch.
 
     Args:
         lengths: tokens of each sample of the minibatch.
-        num_ranks: ranks among which they are divided.
+        num_ranks: ranks that share the minibatch.
         cap: tokens of a microbatch.
-        cost: of a sample by its length.
-        equal_samples: True if each rank has equally many samples.
+        cost: cost of a sample, by its length.
+        equal_samples: whether each rank has equally many samples.
 
     Raises:
-        ConfigError: samples that do not divide among ranks, where each is to have equally many.
+        ConfigError: samples that do not divide among ranks, if each is to have equally many.
         CapacityError: a sample that is longer than the cap.
     """
     require_lengths(lengths, num_ranks, cap)
@@ -93,7 +93,7 @@ def lb_mini(
 
 
 def _packed(samples: Sequence[int], lengths: Sequence[int], cap: int) -> list[Microbatch]:
-    """Return microbatches that take the longest samples first, each where it fits first."""
+    """Pack samples, the longest first, each where it fits first."""
     microbatches: list[list[int]] = []
     left: list[int] = []
     for sample in sorted(samples, key=lambda one: (-lengths[one], one)):
@@ -108,7 +108,7 @@ def _packed(samples: Sequence[int], lengths: Sequence[int], cap: int) -> list[Mi
 
 
 def _capped_parts(lengths: Sequence[int], costs: Sequence[float], num_parts: int, cap: int) -> Parts | None:
-    """Return parts of near costs, none of which is empty or above the cap; None if neither way finds any."""
+    """Return parts of equal cost, none of which is empty or above the cap; None if neither way finds any."""
     parts = balanced_parts(costs, num_parts)
     if all(part and sum(lengths[one] for one in part) <= cap for part in parts):
         return parts

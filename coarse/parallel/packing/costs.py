@@ -16,9 +16,9 @@ class Cost:
     """
 
     quadratic: float
-    """a: attention."""
+    """Coefficient a: attention."""
     linear: float
-    """b: everything else."""
+    """Coefficient b: everything else."""
     scale: float = 1.0
     """Tokens that count as one."""
 
@@ -39,12 +39,14 @@ class Cost:
 
 
 def fit_cost(lengths: Sequence[int], seconds: Sequence[float], scale: float = 1024.0) -> Cost:
-    """Return the cost whose relative errors are least, by least squares, so that short samples count like long ones.
+    """Return the cost whose relative errors are least, by least squares.
+
+    So short samples count as much as long ones.
 
     Args:
         lengths: tokens of samples, at least two that differ.
-        seconds: what each took, above 0.
-        scale: tokens by which lengths are divided in the cost.
+        seconds: time of each, above 0.
+        scale: tokens that count as one.
 
     Raises:
         ConfigError: too few lengths, or times of 0.
@@ -76,8 +78,8 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 QWEN_1_5B = Cost(quadratic=1.982, linear=2.612, scale=32_000)
-"""DeepSeek-R1-Distill-Qwen-1.5B on an A100, as measured in sail-sg/odc (ODC's code)."""
+"""Cost of DeepSeek-R1-Distill-Qwen-1.5B on an A100, as measured in sail-sg/odc (ODC's code)."""
 QWEN_7B = Cost(quadratic=4.348, linear=8.768, scale=32_000)
-"""Cost of a sample for the model of 7B."""
+"""Cost of DeepSeek-R1-Distill-Qwen-7B on an A100, as measured there."""
 TOKENS = Cost(quadratic=0.0, linear=1.0)
-"""Cost of a sample equal to its tokens: the balance of packing by length."""
+"""Cost of a sample as its number of tokens, which packing by length balances."""

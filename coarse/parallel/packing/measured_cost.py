@@ -1,5 +1,5 @@
 # Reads the clock. Reads and writes files.
-"""Costs of samples on this machine: a step of the user's own model, timed at several lengths, and kept in a file."""
+"""Cost of samples on this machine: a step of the user's model, timed at several lengths; in a file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from coarse.protocol.toml import TomlFile, refuse_unknown_keys
 
 LENGTHS = (64, 256, 1024, 2048)
 ADDITIVE_WITHIN = 0.05
-"""Packed samples that take longer than apart by more attend to one another, or are padded."""
+"""Share by which packed samples may take longer than apart. Beyond it they attend to one another, or are padded."""
 Step = Callable[[Sequence[int]], object]
-"""Forward and backward over one microbatch of samples of these lengths, packed as in training; it returns when the
-device has ended them."""
+"""Forward and backward over one microbatch of samples of these lengths, packed as in training. It
+returns when the device has ended them."""
 _KEYS = ("quadratic", "linear", "scale")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
-    """Cost of one step."""
+    """Measured cost of one step."""
 
     cost: Cost
     seconds: tuple[tuple[int, float], ...]
-    """Seconds by length of a sample alone."""
+    """Seconds of a sample alone, by its length."""
     packed: tuple[int, ...]
     """Lengths that were packed together."""
     packed_s: float
@@ -39,20 +39,20 @@ class MeasuredCost:
 
     @property
     def worst_share(self) -> float:
-        """Largest error of the fitted cost over the lengths, as a share."""
+        """Largest error of the fitted cost at any length, as a share."""
         return max(abs(self.cost.of(length) / seconds - 1) for length, seconds in self.seconds)
 
 
 def measure_cost(
     step: Step, lengths: Sequence[int] = LENGTHS, repeats: int = 5, now_s: Callable[[], float] | None = None
 ) -> MeasuredCost:
-    """Time a step at each length, the fastest of several repeats after one to warm up, and with samples packed.
+    """Time a step at each length and with samples packed: the fastest of several repeats after a warm-up.
 
     Args:
-        step: called with the lengths of samples that are packed together.
+        step: forward and backward over one microbatch.
         lengths: tokens of samples, at least two that differ.
-        repeats: tries of each length, the fastest of which counts.
-        now_s: what tells the time; by default the wall clock.
+        repeats: timed steps at each length.
+        now_s: function that tells the time; by default the wall clock.
 
     Raises:
         ConfigError: too few lengths, no repeats, or a step that takes no time.
@@ -81,7 +81,7 @@ def measure_cost(
 
 
 def save_cost(found: MeasuredCost, path: Path, of: str) -> None:
-    """Write what `load_cost` reads; `of` says what was timed."""
+    """Write a file for `load_cost`; `of` names the timed step."""
     cost = found.cost
     lines = [
         f"# Measured {datetime.now(UTC):%Y-%m-%d}: {of}.",

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Division of numbers into parts of near sums.
+"""Numbers divided into parts of nearly equal sums.
 
 Two heuristics, of which the better one counts: the largest differencing method (Karmarkar and Karp 1982), and the
 largest number to the smallest sum (Graham 1969), whose largest sum is at most 4/3 - 1/(3k) of the best one; then moves
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from coarse.errors import ConfigError
 
 Parts = list[list[int]]
-"""Indices of each part's numbers."""
+"""Indices of the numbers of each part."""
 _MOST_SWAPS = 200
 
 
 def balanced_parts(values: Sequence[float], num_parts: int, *, is_equal: bool = False) -> Parts:
-    """Return indices of numbers, each in one of so many parts, sorted; parts may be empty if numbers are fewer.
+    """Divide numbers into so many parts, as sorted indices; parts may be empty if there are fewer numbers.
 
     Args:
         values: at least 0 each; a list, an array or a tensor.
         num_parts: number of parts.
-        is_equal: True if all parts have equally many.
+        is_equal: whether all parts have equally many.
 
     Raises:
         ConfigError: no parts; numbers that cannot be divided into equally many.
@@ -43,23 +43,25 @@ def balanced_parts(values: Sequence[float], num_parts: int, *, is_equal: bool = 
 
 
 def largest_sum(values: Sequence[float], parts: Parts) -> float:
-    """Return the largest sum of a part."""
+    """Return the largest sum of all parts."""
     return max(sum(values[index] for index in part) for part in parts)
 
 
 def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> Parts:
-    """Divide as verl's function of this name, with its arguments and results (verl/utils/seqlen_balancing.py).
+    """Divide items like verl's function of this name, with its arguments and results.
+
+    The function is in verl/utils/seqlen_balancing.py.
 
     Args:
         seqlen_list: a length, or a workload, of each item.
         k_partitions: how many parts, each of which gets an item.
-        equal_size: True if each part has equally many.
+        equal_size: whether each part has equally many.
 
     Returns:
         `k_partitions` lists of indices, sorted, which together have each index once.
 
     Raises:
-        ConfigError: fewer items than parts, or no multiple of them where parts are to be equally large.
+        ConfigError: fewer items than parts, or no multiple of them if parts are to be equally large.
     """
     if len(seqlen_list) < k_partitions:
         raise ConfigError(
@@ -74,7 +76,7 @@ def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int
 
 
 class _Division:
-    """A division of some numbers into parts, the largest first."""
+    """Division of some numbers into parts, the largest first."""
 
     def __init__(self, parts: list[tuple[float, list[int]]]) -> None:
         self.parts = sorted(parts, key=lambda part: (-part[0], part[1]))
@@ -84,13 +86,13 @@ class _Division:
         return self.parts[0][0] - self.parts[-1][0]
 
     def merged(self, other: "_Division") -> "_Division":
-        """Return the division with its largest part joined to the other's smallest, and so on."""
+        """Return the division that joins its largest with the other's smallest, and so on."""
         pairs = zip(self.parts, reversed(other.parts), strict=True)
         return _Division([(one + another, own + others) for (one, own), (another, others) in pairs])
 
 
 def _differenced(values: Sequence[float], num_parts: int, is_equal: bool) -> Parts:
-    """Return Karmarkar and Karp's division: the two that differ most become one, until one is left."""
+    """Divide by Karmarkar and Karp: join the two divisions that differ most, until one is left."""
     order = sorted(range(len(values)), key=lambda index: (values[index], index))
     empty: list[tuple[float, list[int]]] = [(0.0, []) for _ in range(num_parts)]
     width = num_parts if is_equal else 1
@@ -111,7 +113,7 @@ def _differenced(values: Sequence[float], num_parts: int, is_equal: bool) -> Par
 
 
 def _greedy(values: Sequence[float], num_parts: int, is_equal: bool) -> Parts:
-    """Return Graham's division: the largest number goes where the sum is smallest, among parts not full."""
+    """Divide by Graham: the largest number goes where the sum is smallest, among parts that are not full."""
     most = len(values) // num_parts if is_equal else len(values)
     parts: Parts = [[] for _ in range(num_parts)]
     sums = [(0.0, number) for number in range(num_parts)]
@@ -124,7 +126,7 @@ def _greedy(values: Sequence[float], num_parts: int, is_equal: bool) -> Parts:
 
 
 def _swap(values: Sequence[float], parts: Parts, is_equal: bool) -> None:
-    """Move a number from the largest part to the smallest, or swap two, as long as the larger of both sums falls."""
+    """Move a number from the largest part to the smallest, or swap two, while the larger sum falls."""
     sums = [sum(values[index] for index in part) for part in parts]
     for _ in range(_MOST_SWAPS):
         high = max(range(len(parts)), key=lambda number: sums[number])

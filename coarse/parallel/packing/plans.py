@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Plan of a minibatch: samples by rank and microbatch, and the time that they take."""
+"""Plan of a minibatch: the samples of each rank and microbatch, and the time that they take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Microbatch = tuple[int, ...]
 
 @dataclass(frozen=True)
 class MinibatchPlan:
-    """Microbatches of each rank, in order."""
+    """Plan of a minibatch: the microbatches of each rank, in order."""
 
     ranks: tuple[tuple[Microbatch, ...], ...]
 
@@ -36,9 +36,9 @@ class MinibatchPlan:
         return [[cost.of_all(lengths[sample] for sample in one) for one in of_rank] for of_rank in self.ranks]
 
     def lockstep_s(self, lengths: Sequence[int], cost: Cost) -> float:
-        """Return the time of ranks that wait for one another in each microbatch, as FSDP's do (ODC's T(P)).
+        """Return the seconds of ranks that wait for one another in each microbatch, as FSDP's do.
 
-        It is the sum of the slowest.
+        They are the sum of the slowest (ODC's T(P)).
 
         Raises:
             ConfigError: some have more microbatches than others.
@@ -54,7 +54,7 @@ class MinibatchPlan:
         return sum(slowest)
 
     def independent_s(self, lengths: Sequence[int], cost: Cost) -> float:
-        """Return the time of ranks that meet once a minibatch: the slowest one's sum (ODC)."""
+        """Return the seconds of ranks that meet once a minibatch: the slowest one's sum (ODC)."""
         return max(sum(of_rank) for of_rank in self.costs(lengths, cost))
 
     def idle_share(self, lengths: Sequence[int], cost: Cost, *, in_step: bool) -> float:
@@ -65,7 +65,7 @@ class MinibatchPlan:
 
 
 def require_lengths(lengths: Sequence[int], num_ranks: int, cap: int | None = None) -> None:
-    """Require lengths that can be divided.
+    """Check lengths, ranks and a cap.
 
     Raises:
         ConfigError: no samples, no ranks, or a length or cap that is none.

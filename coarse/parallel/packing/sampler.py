@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Minibatch by minibatch, what one rank computes; all ranks draw the same and so never have to ask one another."""
+"""Sampler of one rank's minibatches; all ranks draw the same and so never have to ask one another."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ BALANCES = ("local_sort", "lb_micro", "lb_mini")
 
 
 class RankMinibatch(NamedTuple):
-    """A rank's part of a minibatch."""
+    """Part of a minibatch that one rank computes."""
 
     microbatches: tuple[Microbatch, ...]
     """Numbers of samples in the data; an empty one is a pass of weight 0."""
@@ -30,20 +30,20 @@ class RankMinibatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Way in which minibatches are drawn; the same on all ranks."""
+    """Settings of minibatches' sampling; the same on all ranks."""
 
     minibatch: int
     """Samples of all ranks together."""
     num_ranks: int
     balance: str = "lb_mini"
-    """One of BALANCES."""
+    """Name of a division, one of BALANCES."""
     cap: int | None = None
     """Tokens of a microbatch; local_sort needs none."""
     cost: Cost = TOKENS
     equal_samples: bool = False
-    """True if each rank has equally many samples, in lb_mini."""
+    """True if each rank has equally many samples (lb_mini)."""
     pad: bool = False
-    """True if ranks that lack samples have microbatches of weight 0, in the other two."""
+    """True if ranks that lack samples have microbatches of weight 0 (the others)."""
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False
@@ -75,13 +75,13 @@ class Sampling:
 
 
 class MinibatchSampler:
-    """Iterates over one epoch's minibatches, as one rank has them; `set_epoch` draws another order.
+    """Sampler of one epoch's minibatches, as one rank has them; `set_epoch` draws another order.
 
     `state_dict` and `load_state_dict` go on amid an epoch.
     """
 
     def __init__(self, lengths: Sequence[int], sampling: Sampling, rank: int) -> None:
-        """`lengths`: tokens of each sample of the data, the same on all ranks."""
+        """Begin at epoch 0; `lengths` are tokens of each sample of the data, the same on all ranks."""
         if not 0 <= rank < sampling.num_ranks:
             raise ConfigError(f"rank must lie in 0..{sampling.num_ranks - 1}, got {rank}", key="rank")
         self._lengths = np.asarray(lengths, np.int64)
@@ -92,7 +92,7 @@ class MinibatchSampler:
         """True if a state was loaded and no minibatch given since."""
 
     def __len__(self) -> int:
-        """Return the minibatches of an epoch."""
+        """Return the number of minibatches of an epoch."""
         whole = len(self._lengths) / self._sampling.minibatch
         return math.floor(whole) if self._sampling.drop_last else math.ceil(whole)
 
@@ -115,11 +115,11 @@ class MinibatchSampler:
             self._epoch, self._num_done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: after the minibatch that was given last."""
+        """Return the place in the data: after the minibatch that was given last."""
         return {"epoch": self._epoch, "num_done": self._num_done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from a place that `state_dict` returned."""
         self._epoch, self._num_done, self._is_resumed = int(state["epoch"]), int(state["num_done"]), True
 
     def _order(self) -> np.ndarray:

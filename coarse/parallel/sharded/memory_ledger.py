@@ -9,22 +9,22 @@ class MemoryKind(StrEnum):
     """Kind of accelerator memory in sharded training."""
 
     SHARDS = "shards"
-    """This rank's pieces of the parameters."""
+    """Pieces of the parameters that this rank has."""
     GATHERED = "gathered units"
     """Full parameters of units, and the buffers that collectives fill."""
     CACHES = "caches"
-    """Caches from forward to backward, so that nothing crosses between nodes: zeropp's secondary shards, units that
-    fcdp keeps on the accelerator."""
+    """Copies that stay from forward to backward so that nothing crosses between nodes. They are zeropp's secondary
+    shards, and units that fcdp keeps on the accelerator."""
     GRADIENTS = "gradients"
     OPTIMIZER_STATES = "optimizer states"
     ACTIVATIONS = "activations"
-    """Activations that autograd saved for backward."""
+    """Tensors that autograd saved for backward."""
     BUFFERS = "buffers"
-    """The modules' tensors that are no parameters."""
+    """Tensors of the modules that are no parameters."""
 
 
 class MemoryLedger:
-    """Bytes by kind of one accelerator, their sum, and the largest sum there has been."""
+    """Ledger of bytes by kind of one accelerator, their sum, and the largest sum there has been."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
@@ -64,7 +64,7 @@ class MemoryLedger:
         return dict(self._highest)
 
     def restart_peaks(self) -> None:
-        """Let peaks count from what is in use now."""
+        """Let peaks count from the bytes in use now."""
         self.peak_bytes = self.used_bytes
         self._used_at_peak = self.used_by_kind()
         self._highest = self.used_by_kind()

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Names of the transfers of sharded units, and ways of reading a copy in the node's memory."""
+"""Names of the transfers of sharded units, and ways to read a copy in the node's memory."""
 
 from enum import StrEnum
 
@@ -8,9 +8,9 @@ class NodeReads(StrEnum):
     """Way in which a unit comes from the copy in the node's memory (fcdp)."""
 
     PARTS = "parts"
-    """Each worker reads its own part, and the node's workers gather (FCDP IV-C)."""
+    """Read by parts: each worker reads its own part, and the node's workers gather (FCDP IV-C)."""
     WHOLE = "whole"
-    """Each worker reads all of it, whenever it likes."""
+    """Read of the whole: each worker reads all of it, at any time."""
 
 
 class Phase(StrEnum):

@@ -1,16 +1,16 @@
 # Pure: no MPI, threads, clock or environment.
-"""Source of a unit's parameters in each gather: the state machine of one unit (FCDP IV-C to IV-E).
+"""Cache of one unit's parameters, a state machine that tells their source (FCDP IV-C to IV-E).
 
-[Note: clean and dirty] What is kept of a unit is clean while no worker's shard of it has changed since it was gathered.
+[Note: clean and dirty] A kept copy of a unit is clean while no worker's shard of it has changed since it was gathered.
 All workers pass through the same states, since they agree on changes before any of them gathers: once, when a forward
-of the root module begins. The optimizer is not watched: a step changes shards, a step that a gradient scaler skips
-does not, and neither do gradient accumulation and evaluation.
+of the root module begins. The optimizer is not watched: a step changes shards, a step that a gradient scaler skips does
+not, and neither do gradient accumulation and evaluation.
 
 [Note: never above ZeRO-3] FCDP-Cache leaves units gathered on the accelerator from forward to backward (FCDP IV-D). A
 unit stays only while less than tau of the memory is in use. There it skips its store to the host and is not dropped
 later; here every unit that stays lies in the node's buffer too. So any of them may be dropped at any time at the price
-of a copy, and is, oldest first, before an allocation brings more than tau into use. More than tau is in use only where
-it is under ZeRO-3 as well.
+of a copy, and is, oldest first, before an allocation brings more than tau into use. More than tau is in use only if it
+is under ZeRO-3 as well.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from coarse.strategy.sharding import Gather, Keeps, Sharding, Use, keeps_of
 
 
 class UnitCache:
-    """Copy that is kept of one unit, seen by one worker ([Note: clean and dirty])."""
+    """State of one unit's kept copy, seen by one worker; see [Note: clean and dirty]."""
 
     def __init__(self, sharding: Sharding) -> None:
         self._sharding = sharding
         self._kept = Keeps.NOTHING
-        """Kind of copy that is kept and equals the parameters."""
+        """Kind of the kept copy that equals the parameters."""
 
     @property
     def is_clean(self) -> bool:
@@ -40,7 +40,7 @@ class UnitCache:
         self._kept = Keeps.NOTHING
 
     def on_gather(self, *, in_backward: bool, is_trainable: bool = True) -> Gather:
-        """Return the way in which the unit, which is about to be gathered, is gathered.
+        """Return how the unit, which is about to be gathered, is gathered.
 
         A copy of another kind counts as none: it may have been frozen since, or be trained again.
         """
@@ -53,7 +53,7 @@ class UnitCache:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorCache:
-    """Share of an accelerator's memory that units may fill between forward and backward."""
+    """Limit of an accelerator's memory that units may fill between forward and backward."""
 
     tau: float = 0.8
     """Fraction of the memory in use above which units are kept in the host's memory alone."""
@@ -67,7 +67,7 @@ class AcceleratorCache:
         return used_bytes < self.tau * capacity_bytes
 
     def num_dropped(self, kept_nbytes: Sequence[int], lacking_bytes: int) -> int:
-        """Return the number of units that stayed, oldest first, to be dropped to free `lacking_bytes`, or all.
+        """Return how many kept units, oldest first, to drop to free `lacking_bytes`; or all of them.
 
         The oldest is needed last in backward.
         """

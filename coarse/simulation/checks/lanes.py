@@ -19,7 +19,7 @@ DelayOf = Callable[[int, int, int], float]
 
 
 class LaneKind(enum.Enum):
-    """Kind of messages in a lane."""
+    """Kinds of messages that travel in a lane."""
 
     RECORD = "record"
     CHUNK = "chunk"
@@ -27,7 +27,7 @@ class LaneKind(enum.Enum):
 
 
 class Lane(NamedTuple):
-    """Lane of messages in order ([Note: lanes]); `number` tells reduces apart."""
+    """Lane of messages; see [Note: lanes]. `number` tells reduces apart."""
 
     kind: LaneKind
     source: int
@@ -36,7 +36,7 @@ class Lane(NamedTuple):
 
 
 class Lanes(Generic[M]):
-    """All lanes that hold a message, each message with the time at which it is due."""
+    """Lanes that hold a message, each message with the time at which it is due."""
 
     def __init__(self, clock: VirtualClock, delay_s: DelayOf) -> None:
         self._clock = clock
@@ -64,7 +64,10 @@ class Lanes(Generic[M]):
         return min(self._waiting, key=lambda lane: self._waiting[lane][0][:2], default=None)
 
     def take(self, lane: Lane) -> M:
-        """Remove and return the first message of a lane; the clock is then at its time at least."""
+        """Remove and return the first message of a lane.
+
+        The clock is then at its time at least.
+        """
         waiting = self._waiting[lane]
         due_s, _, message = waiting.popleft()
         if not waiting:

@@ -1,8 +1,8 @@
-"""The loopback driver: all clients and proxies of a job in one process, on a virtual clock.
+"""Loopback driver: all clients and proxies of a job in one process, on a virtual clock.
 
-The protocols are those of live training; messages take the time that the caller's delay function
-says, and small real arrays are summed by the sync core, so that results can be checked. Its messages
-may also come in any order that a test chooses.
+The protocols are those of live training. Messages take the time that the caller's delay function says, and the sync
+core sums small real arrays, so that results can be checked. Its messages may also come in any order that a test
+chooses.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ Message = bytes | np.ndarray | ReduceWork
 
 
 class Result(NamedTuple):
-    """Result of a client after a push: the combined array, and True if a worker contributed."""
+    """Result of a client's push: the combined array, and whether any client contributed."""
 
     array: np.ndarray
     present: bool
@@ -48,10 +48,10 @@ class _Profile(NamedTuple):
 
 
 class Loopback:
-    """A job of ClientProtocols and ProxyProtocols; give clients their steps, then `run`.
+    """Job of ClientProtocols and ProxyProtocols; give clients their steps, then `run`.
 
-    A client does its steps in order, and each as soon as a worker could: a push waits for its key's
-    region and last result, a join and new facts for all its results.
+    A client does its steps in order, and each as soon as a worker could: a push waits for its key's region and last
+    result, a join and new facts for all its results.
     """
 
     def __init__(
@@ -93,21 +93,21 @@ class Loopback:
         present: bool = True,
         hint: int = 0,
     ) -> None:
-        """Have a client push an array as its next step; `dtype` is the meaning of uint16."""
+        """Add a step to a client: push an array. `dtype` says what uint16 stands for."""
         kind = dtype_of(array) if dtype is None else dtype
         descriptor = Descriptor(name, int(kind), int(op), array.shape, priority, hint=hint)
         self._add(client, _Push(descriptor, array, present))
 
     def join(self, client: int) -> None:
-        """Have a client join as its next step: it counts as nothing until all have joined."""
+        """Add a step to a client: join. It counts as nothing until all have joined."""
         self._add(client, _Join())
 
     def profile(self, client: int, facts: Facts) -> None:
-        """Have a client announce its facts of the next epoch as its next step."""
+        """Add a step to a client: announce its facts of the next epoch."""
         self._add(client, _Profile(facts))
 
     def ask_who_is_missing(self, client: int, name: str) -> None:
-        """Have a client ask now whose contribution a name waits for (ClientProtocol.missing)."""
+        """Have a client ask now which contributions a name waits for; see ClientProtocol.missing_clients."""
         self.deliver(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
 
     # --- time
@@ -120,7 +120,7 @@ class Loopback:
             lane = self._lanes.first_due()
 
     def step_choices(self) -> tuple[Lane, ...]:
-        """Return the lanes whose first message may come next: for running every interleaving."""
+        """Return lanes whose first message may come next: for running every interleaving."""
         return self._lanes.choices()
 
     def step(self, lane: Lane) -> None:
@@ -135,7 +135,7 @@ class Loopback:
             self._post(client, self.placement.num_clients + device, encode(record))
 
     def announce(self, client: int, key: int, *, present: bool = True) -> None:
-        """Begin a client's push, whose contribution lies in its region, and announce all shards."""
+        """Begin a client's contribution, which lies in its region, and announce all of its shards."""
         protocol = self.clients[client]
         protocol.begin(key)
         num_shards = protocol.keys[key].plan.num_shards
@@ -157,7 +157,7 @@ class Loopback:
         return self.results(client, name)[-1].array
 
     def failure(self, client: int, name: str) -> Failed | None:
-        """Return why a name cannot be synchronised, as this client was told."""
+        """Return the reason why a name cannot be synchronised, as this client was told."""
         state = self.clients[client].keys.get(self.clients[client].key(name))
         return state.failed if state is not None else None
 
@@ -171,7 +171,7 @@ class Loopback:
 
     @property
     def num_rings(self) -> int:
-        """Devices with a ring under way: none where all is quiet."""
+        """Number of devices with a ring under way: none when all is quiet."""
         return sum(rings.in_use for rings in self._rings)
 
     # --- clients
@@ -190,7 +190,7 @@ class Loopback:
             self._steps[client].popleft()
 
     def _do(self, client: int, step: _Push | _Join | _Profile) -> bool:
-        """Do a step; False where it must wait, and be tried again."""
+        """Do a step; return False if it must wait and be tried again."""
         if isinstance(step, _Push):
             return self._do_push(client, step)
         return self._do_wait(client, step)
@@ -267,7 +267,7 @@ class Loopback:
             self._devices[device].reduce(message)
 
     def _arrays_near(self, device: int) -> Callable[[Region, DType, int], np.ndarray]:
-        """Return the view of what a device has mapped: regions of its own node."""
+        """Return the arrays that a device has mapped: regions of its own node."""
 
         def array_of(region: Region, dtype: DType, num_elements: int) -> np.ndarray:
             nodes = self.placement.device_nodes
@@ -297,22 +297,22 @@ class _Driver:
         self._lanes = lanes
 
     def send(self, send: Send) -> None:
-        """Send a record (`DeviceDriver.send`)."""
+        """Post a record to a client or to another device."""
         self._post(self._here, send.endpoint, encode(send.record))
 
     def send_chunk(self, send: RingSend) -> None:
-        """Send a chunk of a ring (`DeviceDriver.send_chunk`)."""
+        """Post a chunk to another device."""
         first_device = self._here - self._device
         self._post(self._here, first_device + send.device, self._rings.frame_of(send))
 
     def reduce(self, work: ReduceWork) -> None:
-        """Begin a sum (`DeviceDriver.reduce`)."""
+        """Post a reduce, in a lane of its own."""
         nbytes = work.num_elements * DType(work.dtype).itemsize
         self._lanes.post(Lane(LaneKind.FOLD, self._here, self._here), work, nbytes)
 
     def reserve(self, reserve: Reserve) -> str:
-        """Make a region real (`DeviceDriver.reserve`): all memory is."""
+        """Reserve nothing: all memory is there."""
         return ""
 
     def finish(self) -> None:
-        """Finish (`DeviceDriver.finish`)."""
+        """Do nothing: the clients share this process."""

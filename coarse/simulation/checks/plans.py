@@ -1,4 +1,4 @@
-"""Plans of a strategy on random layouts: whether each can be carried out, and all ranks compute the same one."""
+"""Check of a strategy's plans on random layouts: each can be carried out, and all ranks agree on it."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ class WrongStrategy(ConfigError):
 
 
 class Case(NamedTuple):
-    """A cluster, its workers' facts, and tensors to plan, with their hints."""
+    """Cluster, its workers' facts, and tensors to plan, with their hints."""
 
     cluster: Cluster
     facts: tuple[Facts, ...]
@@ -32,7 +32,11 @@ class Case(NamedTuple):
 
 
 def asked(strategy: Strategy, method: str, *given: object) -> Any:  # noqa: ANN401
-    """Return what a method of a strategy answers; WrongStrategy where it raises anything but a ConfigError."""
+    """Return the answer of a strategy's method.
+
+    Raises:
+        WrongStrategy: the method raises anything but a ConfigError.
+    """
     try:
         return getattr(strategy, method)(*given)
     except ConfigError:
@@ -43,7 +47,7 @@ def asked(strategy: Strategy, method: str, *given: object) -> Any:  # noqa: ANN4
 
 
 def cluster_of(rng: random.Random) -> Cluster:
-    """Return some nodes, each with some workers and some devices; a worker's own device is any of its node."""
+    """Return some nodes, each with some workers and devices; a worker's own device is any of its node."""
     nodes = range(rng.randint(1, _MOST_NODES))
     workers, devices = ([node for node in nodes for _ in range(rng.randint(1, _MOST_OF_A_NODE))] for _ in range(2))
     near = {node: [device for device, at in enumerate(devices) if at == node] for node in nodes}
@@ -55,7 +59,7 @@ def cluster_of(rng: random.Random) -> Cluster:
 
 
 def ways_of(worker: int, cluster: Cluster, sizes: Sequence[int], rng: random.Random) -> tuple[ProxyProfile, ...]:
-    """Return ways that a worker might have measured; () if it measures nothing."""
+    """Return random measurements of a worker; () if it measures nothing."""
     if not sizes:
         return ()
     found = []
@@ -68,7 +72,7 @@ def ways_of(worker: int, cluster: Cluster, sizes: Sequence[int], rng: random.Ran
 
 
 def facts_of(strategy: Strategy, cluster: Cluster, rng: random.Random) -> tuple[Facts, ...]:
-    """Return by worker the facts that the strategy makes of such ways."""
+    """Return the strategy's facts of each worker, from random measurements."""
     found = []
     for worker in range(cluster.num_workers):
         ways = ways_of(worker, cluster, strategy.probes, rng)
@@ -77,12 +81,16 @@ def facts_of(strategy: Strategy, cluster: Cluster, rng: random.Random) -> tuple[
 
 
 def hints_of(strategy: Strategy, nbytes: Sequence[int], cluster: Cluster, facts: tuple[Facts, ...]) -> Sequence[int]:
-    """Return by bucket the strategy's choice."""
+    """Return the hint that the strategy chooses for each bucket."""
     return require_hints(strategy, asked(strategy, "hints", nbytes, cluster, facts), nbytes)
 
 
 def cases(strategy: Strategy, count: int, seed: int) -> Iterator[Case]:
-    """Yield random cases on clusters that the strategy does not refuse; WrongStrategy if it refuses all."""
+    """Yield random cases on clusters that the strategy does not refuse.
+
+    Raises:
+        WrongStrategy: it refuses all clusters.
+    """
     rng, made, refusal = random.Random(seed), 0, ""
     for _ in range(count):
         cluster = cluster_of(rng)
@@ -104,7 +112,11 @@ def cases(strategy: Strategy, count: int, seed: int) -> Iterator[Case]:
 
 
 def plan_of(strategy: Strategy, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
-    """Return a plan; WrongStrategy if it cannot be carried out."""
+    """Return a plan.
+
+    Raises:
+        WrongStrategy: the plan cannot be carried out.
+    """
     plan: Plan = asked(strategy, "plan", tensor, cluster, facts)
     if wrong := misfit(plan, cluster):
         name = type(strategy).__name__
@@ -145,7 +157,7 @@ def require_plans(make: Callable[[], Strategy], count: int = NUM_LAYOUTS, seed: 
 
 
 def digest(strategy: Strategy, count: int, seed: int) -> str:
-    """Return a digest of all answers to random questions, to be compared between processes."""
+    """Return the digest of all answers to random questions, which is compared between processes."""
     found = hashlib.sha256()
     for case in cases(strategy, count, seed):
         plans = [plan_of(strategy, tensor, case.cluster, case.facts) for tensor in case.tensors]

@@ -1,4 +1,4 @@
-"""Real sums by a strategy's plans: all clients and devices of a job in one process, messages in any order."""
+"""Check of a strategy's real sums: a whole job in one process, with messages in any order."""
 
 import random
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def _is_taken(strategy: Strategy, cluster: Cluster) -> bool:
 
 
 def _sums_on(strategy: Strategy, cluster: Cluster, rng: random.Random, sizes: tuple[int, ...]) -> int:
-    """Sum all arrays of all clients, twice, by messages in a drawn order; return the number of sums."""
+    """Have all clients push all arrays, twice; messages come in an order that is drawn."""
     facts = facts_of(strategy, cluster, rng)
     hints = hints_of(strategy, [8 * size for size in sizes], cluster, facts)
     loopback = Loopback(placement_of(cluster, strategy), facts)

@@ -1,4 +1,4 @@
-"""Wires of a strategy on random buckets: whether what they make can be summed and read, how fast, and what is lost."""
+"""Check of a strategy's wires on random buckets: correct sums, speed and loss."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,20 +26,20 @@ class WireFigures(NamedTuple):
     """Figures of a wire on a bucket of 4 MiB of two workers; seconds measured in this process."""
 
     sent_share: float
-    """Bytes that travel, of those of the values."""
+    """Bytes that travel, as a share of those of the values."""
     encode_bytes_per_s: float
     decode_bytes_per_s: float
     error: float
-    """Norm of what the first sum lacks, of that of the sum."""
+    """Norm of what the first sum lacks, relative to that of the sum."""
     error_of_many: float
-    """Error of 50 sums of equal values together: near 0 where what is lost comes later, or was chance."""
+    """Error of 50 sums of equal values together: near 0 if losses come later, or were chance."""
 
 
 def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
-    """Return what the strategy's wire does; None where buckets travel as they are.
+    """Return the figures of the strategy's wire; None if buckets travel as they are.
 
     Raises:
-        WrongStrategy: what it makes cannot be summed or read, or differs between two ranks that are asked the same.
+        WrongStrategy: the sent values cannot be summed or read, or differ between two ranks that are asked the same.
     """
     strategy, other = make(), make()
     if not strategy.has_wires:
@@ -58,7 +58,7 @@ def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
 
 
 def _buckets(strategy: Strategy, size: int, num_workers: int) -> list[SentBucket]:
-    """Return one bucket as all workers have it; () where it travels as it is."""
+    """Return one bucket as all workers have it; () if it travels as it is."""
     descriptor = Descriptor("bucket", int(DType.FLOAT32), int(Op.AVERAGE), (size + _NUM_COUNTS,), 0)
     wire = wire_of(strategy, descriptor, _NUM_COUNTS)
     if wire is None:
@@ -67,7 +67,7 @@ def _buckets(strategy: Strategy, size: int, num_workers: int) -> list[SentBucket
 
 
 def _require_rounds(strategy: Strategy, other: Strategy, size: int, num_workers: int) -> None:
-    """Require of rounds of random values that two ranks read equal bits, and that counts are exact."""
+    """Check rounds of random values: two ranks read equal bits, and counts are exact."""
     rng = np.random.default_rng(size * 31 + num_workers)
     ranks = [_buckets(each, size, num_workers) for each in (strategy, other)]
     if not all(ranks):
@@ -109,7 +109,7 @@ def _total(buckets: list[SentBucket], values: list[np.ndarray]) -> np.ndarray:
 
 
 def _figures(strategy: Strategy) -> WireFigures | None:
-    """Return the rates by the fastest of a few times; what is lost, of the first round."""
+    """Return rates, of the fastest of a few runs, and the loss of the first round."""
     buckets = _buckets(strategy, _TIMED_ELEMENTS, 2)
     if not buckets:
         return None
@@ -128,7 +128,7 @@ def _figures(strategy: Strategy) -> WireFigures | None:
 
 
 def _error_of_many(strategy: Strategy) -> float:
-    """Return what 50 sums of equal values lack together."""
+    """Return the error of 50 sums of equal values together."""
     buckets, size = _buckets(strategy, _SUMMED_ELEMENTS, 2), _SUMMED_ELEMENTS
     rng = np.random.default_rng(2)
     values = [_values(rng, size) for _ in buckets]

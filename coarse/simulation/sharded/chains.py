@@ -7,7 +7,7 @@ from coarse.simulation.sharded.routes import GroupRoutes, Phase
 
 
 class Stream(enum.StrEnum):
-    """Stream that does one thing after the other on every GPU, beside the others."""
+    """Streams of every GPU: each does one thing after the other, beside the others."""
 
     BETWEEN = "between nodes"
     WITHIN = "within a node"
@@ -16,7 +16,7 @@ class Stream(enum.StrEnum):
 
 
 Chain = tuple[tuple[Stream, Phase], ...]
-"""Moves of which each begins when the one before has ended and its stream has come to it."""
+"""Moves, each of which begins when the one before has ended and its stream has come to it."""
 
 
 def gather_within(routes: GroupRoutes, nbytes: int) -> Chain:
@@ -50,9 +50,9 @@ def store_on_host(routes: GroupRoutes, nbytes: int) -> Chain:
 
 
 def reduce_scatter(routes: GroupRoutes, nbytes: int, size: int = 0, *, is_ring: bool) -> Chain:
-    """Sum `nbytes` of each member of a group of so many neighbours, or of all, of which each keeps its slice.
+    """Sum `nbytes` of each member of a group of so many neighbours, or of all; each keeps its slice.
 
-    Where there are several groups, each slice is then summed among them (section 3.2.2 of the FSDP paper).
+    If there are several groups, each slice is then summed among them (section 3.2.2 of the FSDP paper).
     """
     size = size or len(routes.members)
     summed = tuple(reversed(gather_in_groups(routes, nbytes, size, is_ring=is_ring)))

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""Stragglers, jitter and degraded links of sharded training: what makes its iterations unlike each other.
+"""Stragglers, jitter and degraded links of sharded training, which make its iterations differ.
 
 [Note: the slowest sets the pace] In modes that gather and reduce by collectives, a worker that computes longer than the
-others comes last to each meeting, since all its units take longer by the same factor. So an iteration is as long as if
-all computed like it, and the others wait for the difference. In mode odc workers fetch and push each for itself.
+others comes last to each collective, since all its units take longer by the same factor. So an iteration is as long as
+if all computed like it, and the others wait for the difference. In mode odc workers fetch and push each for itself.
 """
 
 from collections.abc import Sequence
@@ -20,24 +20,27 @@ class Disturbances:
     """Stragglers, jitter and degraded links of a job of several iterations."""
 
     slow_downs: tuple[float, ...] = ()
-    """Number of times that each worker's compute takes longer; () for equal ones."""
+    """Factor on each worker's compute time; () for equal ones."""
     jitter: Jitter | None = None
     degradations: tuple[Degradation, ...] = ()
     """Degradations by seconds since the first iteration began."""
     num_iterations: int = 1
-    """Those that are simulated; the last is shown."""
+    """Number of iterations that are simulated; the last is shown."""
 
     @property
     def are_unlike(self) -> bool:
-        """True where an iteration may differ from another."""
+        """True if an iteration may differ from another."""
         return self.jitter is not None or bool(self.degradations)
 
     def factors(self, num_workers: int, iteration: int) -> tuple[float, ...]:
-        """Return how many times longer each worker computes in an iteration."""
+        """Return the factor on each worker's compute time in an iteration."""
         return compute_factors(self.slow_downs, self.jitter, num_workers, iteration) or (1.0,) * num_workers
 
     def changes(self, links: Sequence[Link], begin_s: float = 0.0) -> tuple[RateChange, ...]:
-        """Return what happens to links in an iteration that begins at a second of the job, by seconds since then."""
+        """Return the changes of links in an iteration that begins at a second of the job.
+
+        Their times are seconds since then.
+        """
         return tuple(
             change._replace(at_s=max(0.0, change.at_s - begin_s)) for change in rate_changes(links, self.degradations)
         )

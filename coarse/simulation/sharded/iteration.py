@@ -1,16 +1,16 @@
 # Pure: no MPI, threads, clock or environment.
-"""One iteration of sharded training: every unit is gathered, computed and freed, forward and then backward.
+"""Simulated iteration of sharded training: every unit is gathered, computed and freed in both passes.
 
 All GPUs do the same at the same time, so one timeline stands for all, and collectives are flows over all links.
 
-[Note: in flight] A unit is in flight from the start of its gather until its computation has ended. At most so many
-are: 1 gathers when it is needed, 2 gathers the next unit while one computes (FSDP's rate limiter, section 3.4.2 of its
+[Note: in flight] A unit is in flight from the start of its gather until its computation has ended. At most so many are:
+1 gathers when it is needed, 2 gathers the next unit while one computes (FSDP's rate limiter, section 3.4.2 of its
 paper). Collectives of all GPUs run one after the other in the order in which they are asked for, as on NCCL's stream,
 so a gather that is asked for after a reduce-scatter waits for it (3.3.2): that is what backward's prefetch avoids.
 
 [Note: asking] The papers' systems ask for the next unit as soon as the limit lets them. FSDP2's hooks ask for it when
-the one before has come and begins to compute, and for the first of a pass when the pass before has ended: so does
-its schedule.
+the one before has come and begins to compute, and for the first of a pass when the pass before has ended: so does its
+schedule.
 """
 
 from collections import deque
@@ -32,7 +32,10 @@ _COLLECTIVE = (Stream.BETWEEN, Stream.WITHIN)
 
 
 class _Queue(PhaseQueue):
-    """A stream's phases, which are reported, and share the processor with compute if they are collectives."""
+    """Queue of a stream's phases, which are reported.
+
+    They share the processor with compute if they are collectives.
+    """
 
     def __init__(self, stream: Stream, engine: Engine, compute: Compute, report: ShardedReport) -> None:
         super().__init__(engine, stream)
@@ -58,7 +61,7 @@ class _Queue(PhaseQueue):
 
 
 class _Iteration:
-    """Iteration of sharded training ([Note: in flight])."""
+    """Iteration of a job, unit by unit; see [Note: in flight]."""
 
     def __init__(self, job: ShardedJob) -> None:
         self._job = job
@@ -74,16 +77,16 @@ class _Iteration:
         self._num_computed = 0
         self._is_computing = False
         self._left_to_gather: dict[int, int] = {}
-        """Slot -> chains that have not ended."""
+        """Chains that have not ended, by slot."""
         self._is_kept = dict.fromkeys((unit.name for unit in job.units), False)
-        """True for each unit of which forward has left what backward is served from."""
+        """True if forward has left the copy that serves backward, by unit."""
         self._after_store: dict[str, list[Action]] = {}
         self._bucket_nbytes = 0
         self._num_reducing = 0
         self._to_reduce: deque[Unit] = deque()
 
     def run(self) -> ShardedReport:
-        """Run from the first gather until nothing is left to do."""
+        """Simulate from the first gather until nothing is left to do, and return the report."""
         self._engine.set_rates(self._job.changes)
         self._ask()
         self._engine.run()
@@ -105,7 +108,7 @@ class _Iteration:
             self._gather(number, slot)
 
     def _may_ask(self, slot: UnitPass) -> bool:
-        """Return whether the limit, and its schedule ([Note: asking]), lets the next slot be gathered."""
+        """Return whether the limit and the schedule let the next slot be gathered; see [Note: asking]."""
         job = self._job
         limit = job.in_flight_limit if job.backward_prefetch or not slot.is_backward else 1
         if self._num_asked - self._num_computed >= limit:
@@ -150,7 +153,7 @@ class _Iteration:
         self._compute_times.begin([(begin_s + slot.compute_s, partial(self._computed, slot, begin_s))])
 
     def _computed(self, slot: UnitPass, begin_s: float) -> None:
-        """Free the unit, leave what is to be done to the streams, and go on."""
+        """Free the unit, leave its moves to the streams, and go on."""
         self.report.computed.append((slot, begin_s, self._engine.now_s))
         self._is_computing = False
         self._num_computed += 1
@@ -181,7 +184,7 @@ class _Iteration:
             begin()
 
     def _reduce_next(self) -> None:
-        """Reduce what backward has left, one unit after the other where each is waited for."""
+        """Reduce the gradients that backward has left, one unit after the other where each is waited for."""
         while self._to_reduce and not self._is_reduction_awaited:
             self._reduce(self._to_reduce.popleft())
 
@@ -196,12 +199,12 @@ class _Iteration:
 
     @property
     def _is_between_passes(self) -> bool:
-        """True where a backward has ended and no forward has begun."""
+        """True if a backward has ended and no forward has begun."""
         count = self._num_computed
         return count == len(self._slots) or not self._slots[count].is_backward
 
     def _reduced(self) -> None:
-        """Note that gradients are reduced; once all are, the optimizer steps, and changes may have to be gathered."""
+        """Go on after a reduction; after the last, step, and gather the changed parameters that stay gathered."""
         self._num_reducing -= 1
         self._reduce_next()
         self._ask()
@@ -215,5 +218,5 @@ class _Iteration:
 
 
 def simulate_sharded(job: ShardedJob) -> ShardedReport:
-    """Return one iteration from when all GPUs begin until all gradients are reduced; deterministic."""
+    """Simulate one iteration, from when all GPUs begin until all gradients are reduced; deterministic."""
     return _Iteration(job).run()

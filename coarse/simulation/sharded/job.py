@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Job that is simulated: units on a cluster, their sharding, and the order of their compute."""
+"""Simulated sharded job: units on a cluster, their sharding, and the order of their computation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from coarse.simulation.sharded.units import Unit, root_of
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedJob:
-    """Units on a cluster, and how they are sharded."""
+    """Units on a cluster, and their sharding."""
 
     units: tuple[Unit, ...]
     """Units in forward order."""
@@ -23,16 +23,16 @@ class ShardedJob:
     in_flight_limit: int = 2
     backward_prefetch: bool = True
     ring_slow_down: float = 1.0
-    """Number of times that a GPU computes longer while a collective is under way on it."""
+    """Factor on a GPU's compute time while a collective is under way on it."""
     schedule: Schedule = Schedule.FSDP2
     bucket_nbytes: int = 0
-    """Gradients are reduced together once they are so many, and the rest after the last unit; 0: unit by unit."""
+    """Bytes of gradients that are reduced together, and the rest after the last unit; 0: unit by unit."""
     num_microbatches: int = 1
     """Forward and backward passes between two steps of the optimizer, each as long as the units say."""
     reduces_each: bool = False
-    """True if gradients are reduced behind each microbatch, and not the last alone (FSDP 3.3.4: with communication)."""
+    """True if gradients are reduced behind each microbatch, not only the last (FSDP 3.3.4: with communication)."""
     changes: tuple[RateChange, ...] = ()
-    """Other rates of links, by seconds since the iteration began."""
+    """Changes of links' rates, by seconds since the iteration began."""
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -57,7 +57,7 @@ class ShardedJob:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """All links of the machine."""
+        """Links of the machine."""
         return self.routes.links
 
     @property
@@ -68,12 +68,12 @@ class ShardedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitPass:
-    """One unit in one pass."""
+    """Computation of one unit in one pass."""
 
     unit: Unit
     is_backward: bool
     is_kept: bool
-    """True if the gather for forward stays on the GPU until backward (FCDP-Cache)."""
+    """True if the unit stays gathered on the GPU from forward until backward (FCDP-Cache)."""
     gathers: tuple[Unit, ...]
     """Units that have to be there before it is computed, and are not yet."""
     reduces: tuple[Unit, ...] = ()
@@ -89,8 +89,8 @@ class UnitPass:
 def slots_of(job: ShardedJob) -> Iterator[UnitPass]:
     """Yield every unit forward, then every unit backward, for each microbatch.
 
-    As FSDP2 has it, what lies outside of the blocks is gathered at the begin of forward, stays until backward has
-    ended, and is reduced then.
+    With FSDP2's schedule, the parameters outside of the blocks are gathered at the begin of forward, stay until
+    backward has ended, and are reduced then.
     """
     kept = {unit.name for unit in job.units[: job.policy.num_cached_units]}
     if not job.policy.reshards:

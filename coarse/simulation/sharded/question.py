@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A question about sharded training, as `coarse shard` takes it: declared once, checked when it is made."""
+"""Question about sharded training, as `coarse shard` takes it: declared once, checked when it is made."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,7 +20,7 @@ _MANY = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedQuestion(SlowDownOptions, LinkOptions):
-    """A model, a machine, and how the model is sharded over its GPUs."""
+    """Model, machine, and the sharding of the model over its GPUs."""
 
     machine: Annotated[str, Says("A preset, or the path of a machine file (.toml).")] = "fcdp-a40-10gbe"
     model: Annotated[str, Says("A GPT by its name or shape, or a model of your own.")] = "gpt-10b"
@@ -84,7 +84,7 @@ class ShardedQuestion(SlowDownOptions, LinkOptions):
         return Hybrid(factor=self.factor) if type(sharding) is Hybrid else sharding
 
     def scenario(self, machine: Machine, own: Model | None, sharding: Sharding | None = None) -> ShardedScenario:
-        """Return what is simulated of one mode, fsdp by default.
+        """Return the scenario of one mode, fsdp by default.
 
         Args:
             machine: The one of that name, with nodes enough.

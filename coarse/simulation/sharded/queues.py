@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A stream's phases, one after the other."""
+"""Queue of a stream's phases, one after the other."""
 
 from collections import deque
 from collections.abc import Hashable
@@ -11,7 +11,7 @@ from coarse.simulation.sharded.routes import Phase
 
 
 class Submitted(NamedTuple):
-    """A phase that waits for its turn."""
+    """Phase that waits for its turn."""
 
     phase: Phase
     what: str
@@ -20,10 +20,10 @@ class Submitted(NamedTuple):
 
 
 class PhaseQueue:
-    """One stream of a group: its flows begin together, and the next phase when the last of them has ended."""
+    """Stream of a group: a phase's flows begin together, and the next phase when the last of them ends."""
 
     def __init__(self, engine: Engine, name: Hashable) -> None:
-        """`name` tells its ports from those of others."""
+        """Start idle; `name` tells its ports from those of others."""
         self._engine = engine
         self._name = name
         self._waiting: deque[Submitted] = deque()
@@ -36,10 +36,10 @@ class PhaseQueue:
             self._begin()
 
     def on_begun(self) -> None:
-        """Note that a phase begins."""
+        """Act on the begin of a phase; by default do nothing."""
 
     def on_ended(self, submitted: Submitted, begin_s: float) -> None:
-        """Note that a phase that began at `begin_s` has ended."""
+        """Act on the end of a phase that began at `begin_s`; by default do nothing."""
 
     def _begin(self) -> None:
         self._is_busy = True

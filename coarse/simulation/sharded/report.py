@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Report of an iteration of sharded training: times and moved bytes."""
+"""Outcome of an iteration of sharded training: its times, and its moves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from coarse.simulation.sharded.job import UnitPass
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Transfers of a stream."""
+    """Move of a stream."""
 
     stream: Stream
     what: str
@@ -25,20 +25,20 @@ class Moved:
 
 @dataclass(kw_only=True)
 class ShardedReport:
-    """Report of one iteration."""
+    """Outcome of one iteration."""
 
     iteration_s: float = 0.0
     forward_end_s: float = 0.0
-    """Time when the last unit's forward had ended."""
+    """Second at which the last unit's forward had ended."""
     backward_end_s: float = 0.0
-    """Time when the first unit's backward had ended."""
+    """Second at which the first unit's backward had ended."""
     compute_s: float = 0.0
-    """Seconds of compute of a worker, in the mean."""
+    """Mean seconds of a worker's compute."""
     idle_s: float = 0.0
-    """Seconds that workers wait for slower ones, in the mean."""
+    """Mean seconds that workers wait for slower ones."""
     moved: list[Moved] = field(default_factory=list)
     computed: list[tuple[UnitPass, float, float]] = field(default_factory=list)
-    """(what, begin, end), in order."""
+    """Computed passes as (pass, begin, end), in order."""
     most_in_flight: int = 0
     link_nbytes: tuple[float, ...] = ()
 
@@ -48,27 +48,30 @@ class ShardedReport:
         return self.iteration_s - self.compute_s - self.idle_s
 
     def crossing_nbytes(self, *words: str) -> int:
-        """Return the bytes that left nodes, in moves named by one of the words; all, without words."""
+        """Return the bytes that left nodes, of all nodes together, in moves named by one of the words.
+
+        Without words, all moves count.
+        """
         return sum(one.crossing_nbytes for one in self.moved if not words or one.what in words)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedIteration:
-    """Prediction of a mode for an iteration without gathers and reductions of groups (`Sharding.predicts_by`)."""
+    """Prediction of a mode that does not run as gathers and reductions of groups (`Sharding.predicts_by`)."""
 
     iteration_s: float
     compute_s: float
-    """Seconds of compute of a worker, in the mean."""
+    """Mean seconds of a worker's compute."""
     uses: tuple[tuple[str, float], ...]
     """Ways and their bytes."""
     memory: MemoryAccount
     """Account of a GPU, in which it fits."""
     idle_s: float = 0.0
-    """Seconds that workers wait for slower ones, in the mean."""
+    """Mean seconds that workers wait for slower ones."""
     iterations_s: tuple[float, ...] = ()
-    """Seconds of each iteration that counts, where they may differ; the numbers above are of the last."""
+    """Seconds of each iteration that counts, where they may differ. The numbers above are of the last."""
     notes: tuple[str, ...] = ()
-    """Sentences for who reads the numbers."""
+    """Sentences for readers of the numbers."""
 
     @property
     def exposed_s(self) -> float:
@@ -77,7 +80,10 @@ class PredictedIteration:
 
 
 def rate_over_time(report: ShardedReport, edges_s: Sequence[float]) -> list[float]:
-    """Return the bytes per second that left nodes between each two edges; a move's bytes lie evenly in its time."""
+    """Return the bytes per second that left nodes, all together, between each two edges.
+
+    A move's bytes lie evenly in its time.
+    """
     rates = []
     for begin_s, end_s in pairwise(edges_s):
         nbytes = sum(_share_within(one, begin_s, end_s) * one.crossing_nbytes for one in report.moved)

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The ways of collectives and host copies among the GPUs of a cluster, as transfers that run at the same time.
+"""Ways of collectives and host copies among the GPUs of a cluster, as simultaneous transfers.
 
 [Note: lockstep] In a ring every member sends a piece to its next in each of its turns. Here each hop sends all its
 pieces one after the other at its share of the links, and the collective ends with its slowest hop. A hop that others
@@ -35,11 +35,11 @@ Phase = tuple[Flow, ...]
 
 
 class GroupRoutes:
-    """The ways among a group's members, whose numbers mean something to `path` alone."""
+    """Ways among a group's members, whose numbers mean something to `path` alone."""
 
     @cached_property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the members of each node, in order."""
+        """Members of each node, in order."""
         raise NotImplementedError
 
     def path(self, source: int, target: int) -> Path:
@@ -52,11 +52,11 @@ class GroupRoutes:
 
     @cached_property
     def members(self) -> tuple[int, ...]:
-        """Return all members, in the order of their ring."""
+        """Members of the group, in the order of their ring."""
         return tuple(member for node in self.nodes for member in node)
 
     def ring(self, nbytes: int) -> Phase:
-        """Return all-gather or reduce-scatter of `nbytes` in all in one ring; it leaves each node once."""
+        """Return an all-gather or reduce-scatter of `nbytes` in all in one ring; it leaves each node once."""
         return self._ring(self.members, nbytes)
 
     def groups(self, size: int) -> tuple[tuple[int, ...], ...]:
@@ -64,17 +64,18 @@ class GroupRoutes:
         return _grouped(self.members, size)
 
     def rings(self, nbytes: int, size: int) -> Phase:
-        """Return all-gather or reduce-scatter of `nbytes` in a ring of each group of so many neighbours."""
+        """Return an all-gather or reduce-scatter of `nbytes` in a ring of each group of so many neighbours."""
         return tuple(flow for group in self.groups(size) for flow in self._ring(group, nbytes))
 
     def within(self, nbytes: int) -> Phase:
-        """Return the same phase in a ring of each node."""
+        """Return an all-gather or reduce-scatter of `nbytes` in a ring of each node."""
         return tuple(flow for node in self.nodes for flow in self._ring(node, nbytes))
 
     def rails(self, nbytes: int, *, span: int = 0) -> Phase:
-        """Return rings of the GPUs in one position on so many neighbouring nodes, or on all, each with its part.
+        """Return rings of the GPUs in the same position on so many neighbouring nodes, each with its part.
 
-        It is the part of a hierarchical all-gather or reduce-scatter of `nbytes` that leaves the nodes.
+        Without `span` a ring covers all nodes. It is the part of a hierarchical all-gather or reduce-scatter of
+        `nbytes` that leaves the nodes.
         """
         part = _part(nbytes, len(self.nodes[0]))
         every = zip(*self.nodes, strict=True)
@@ -82,23 +83,29 @@ class GroupRoutes:
         return tuple(flow for rail in rails for flow in self._ring(rail, part))
 
     def replicas(self, nbytes: int, size: int) -> Phase:
-        """Return all-reduces, each in a ring of those with one shard of `nbytes` in groups of so many neighbours."""
+        """Return all-reduces, each in a ring of the members with the same shard of `nbytes`.
+
+        The members shard in groups of so many neighbours.
+        """
         same = zip(*self.groups(size), strict=True)
         return tuple(flow for each in same for flow in self._ring(each, _part(nbytes, size), 2))
 
     def host_copies(self, nbytes: int, *, to_host: bool) -> Phase:
-        """Return every GPU's part of a node's one copy of `nbytes`, to the host's memory or from it."""
+        """Return the copy of every GPU's part of a node's `nbytes`, to the host's memory or from it.
+
+        The node has one copy.
+        """
         if not nbytes:
             return ()
         part = _part(nbytes, len(self.nodes[0]))
         return tuple(Flow(path, part, 1, False) for path in self._host_paths[to_host])
 
     def line(self, order: Sequence[int], nbytes: int) -> Phase:
-        """Return the transfers of `nbytes` from each of these members to the next, in pieces that follow each other."""
+        """Return transfers of `nbytes` from each of these members to the next, in consecutive pieces."""
         return tuple(self._flow(a, b, nbytes) for a, b in pairwise(order)) if nbytes else ()
 
     def pairs(self, nbytes: Mapping[tuple[int, int], int]) -> Phase:
-        """Return the transfers by (source, target), all at the same time."""
+        """Return transfers by (source, target), all at the same time."""
         return tuple(self._flow(a, b, each) for (a, b), each in nbytes.items() if each and a != b)
 
     @cached_property
@@ -135,7 +142,7 @@ class GroupRoutes:
 
 @dataclass(frozen=True, kw_only=True)
 class Routes(GroupRoutes):
-    """The first GPUs of each node of a machine."""
+    """Ways among the first GPUs of each node of a machine."""
 
     machine: Machine
     num_nodes: int
@@ -152,17 +159,17 @@ class Routes(GroupRoutes):
 
     @property
     def num_gpus(self) -> int:
-        """Number of GPUs on all nodes."""
+        """Number of GPUs of all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Return all links of the machine."""
+        """Links of the machine."""
         return self.machine.links
 
     @cached_property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of GPUs on the machine, by node (GroupRoutes.nodes)."""
+        """Numbers of GPUs on the machine, by node."""
         firsts = (node * len(self.machine.tree.gpus) for node in range(self.num_nodes))
         return tuple(tuple(range(first, first + self.gpus_per_node)) for first in firsts)
 
@@ -177,7 +184,7 @@ class Routes(GroupRoutes):
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRoutes(GroupRoutes):
-    """Workers of a job's site."""
+    """Ways among the workers of a job's site."""
 
     site: Site
     workers: tuple[int, ...]
@@ -187,7 +194,7 @@ class SiteRoutes(GroupRoutes):
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Return all links of the site."""
+        """Links of the site."""
         return self.site.links
 
     @cached_property

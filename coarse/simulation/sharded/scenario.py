@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""A question about sharded training of a GPT on a machine: the job that answers it, and what a GPU's memory holds."""
+"""Question about sharded training of a GPT on a machine: its job, and the memory of a GPU."""
 
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +30,7 @@ from coarse.simulation.sharded.units import (
 from coarse.strategy.sharding import require_factor
 
 PEAK_SHARE = 0.2
-"""Share of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out
+"""Share of a GPU's fp16 peak that training reaches. It is an input, with which FCDP's Fig. 9 comes out
 (docs/fcdp_evaluation.md)."""
 CACHE_SHARE = 0.8
 """Default of FCDP's tau: the share of a GPU's memory in use below which units stay gathered there."""
@@ -38,7 +38,7 @@ CACHE_SHARE = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedScenario:
-    """One training on one machine; frozen, so that sweeps are `dataclasses.replace`."""
+    """Training on one machine; frozen, so that sweeps are `dataclasses.replace`."""
 
     machine: Machine
     model_name: str
@@ -59,26 +59,26 @@ class ShardedScenario:
     blocks_per_unit: int = 1
     """Neighbouring blocks that are gathered together; 0: the whole model."""
     num_microbatches: int = 1
-    """Number of microbatches of `batch` samples each, between two steps of the optimizer."""
+    """Microbatches of `batch` samples each, between two steps of the optimizer."""
     reduces_each: bool = False
     """True if gradients are reduced behind each microbatch, and kept sharded (FSDP 3.3.4)."""
     ring_slow_down: float = 1.0
-    """Number of times that a GPU computes longer while a collective is under way on it."""
+    """Factor on a GPU's compute time while a collective is under way on it."""
     schedule: Schedule = Schedule.FSDP2
     bucket_numel: int = 0
     """Gradients that are reduced together; 0: those of a unit."""
     secondary_growth: float = 1.0
-    """Factor of zeropp's second shards over W/g of memory."""
+    """Memory of zeropp's second shards, over W/g."""
     memory_bytes: int | None = None
-    """Bytes of a GPU's memory; None: those that the machine states."""
+    """Memory of a GPU; None: as the machine states."""
     logit_bytes: int = logit_bytes(Precision.FP16)
     disturbances: Disturbances = field(default_factory=Disturbances)
     """Stragglers, jitter and degraded links."""
     precision: Precision = field(default=Precision.FP16)
     own_model: Model | None = None
-    """Any model in place of the GPT of that name; a unit is one of its blocks, and its layers keep its logits."""
+    """Model in place of the GPT of that name. A unit is one of its blocks, and its layers keep its logits."""
     profile: ComputeProfile | None = None
-    """The times of `own_model`'s layers, in place of a share of the GPU's peak; precision and batch are its."""
+    """Times of `own_model`'s layers, in place of a share of the GPU's peak. Precision and batch are the profile's."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.peak_share <= 1.0:
@@ -102,12 +102,12 @@ class ShardedScenario:
 
     @property
     def num_gpus(self) -> int:
-        """Number of GPUs on all nodes."""
+        """Number of GPUs of all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def factor(self) -> int:
-        """GPUs that share parameters; ConfigError where they fit no nodes."""
+        """Number of GPUs that share parameters; ConfigError if they fit no nodes."""
         stated = self.policy.sharding.factor_of(self.num_gpus, self.gpus_per_node)
         return require_factor(stated, self.num_nodes, self.gpus_per_node)
 
@@ -128,19 +128,19 @@ class ShardedScenario:
 
     @property
     def model(self) -> Model:
-        """GPT, or the user's own model in blocks."""
+        """Model that is trained: the GPT, or `own_model` in blocks."""
         if self.own_model is not None:
             return by_block(self.own_model)
         return gpt(self.model_name, self.sequence)
 
     @property
     def capacity_bytes(self) -> int:
-        """A GPU's memory."""
+        """Memory of a GPU."""
         return self.machine.accelerator.memory_bytes if self.memory_bytes is None else self.memory_bytes
 
     @property
     def adapters(self) -> dict[str, int] | None:
-        """Trainable numbers beside each block; None where the model itself is trained."""
+        """Trainable numbers beside each block; None if the model itself is trained."""
         if not self.lora_rank:
             return None
         shape = gpt_shape(self.model_name)
@@ -149,9 +149,9 @@ class ShardedScenario:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Units that are gathered and computed, by the profile or at the pace of the slowest node's GPU.
+        """Units that are gathered and computed, by the profile or at the pace of the machine's GPU.
 
-        All wait for that node.
+        Their times are those of the slowest node, for which all wait.
         """
         return joined(self._blocks, self.blocks_per_unit, with_root=self.schedule is Schedule.FSDP2)
 
@@ -172,7 +172,7 @@ class ShardedScenario:
 
     @property
     def training(self) -> ShardedTraining:
-        """Training for the account of memory."""
+        """Training as the account of memory takes it."""
         adapters, all_numel = self.adapters, self.model.num_parameters
         trained = sum(part.numel for part in trained_parts(self.model, self.frozen))
         if adapters is not None:
@@ -207,11 +207,11 @@ class ShardedScenario:
         )
 
     def run(self) -> ShardedReport:
-        """Return one iteration, simulated; the last where they differ."""
+        """Return the report of one simulated iteration; the last where they differ."""
         return self.runs()[-1]
 
     def runs(self) -> tuple[ShardedReport, ...]:
-        """Return every iteration, simulated; one if all are equal."""
+        """Return the report of every simulated iteration; of one if all are equal."""
         job, begin_s, found = self.job(), 0.0, list[ShardedReport]()
         for iteration in range(self.num_unlike):
             pace = Pace.of(self.factors(iteration))
@@ -231,7 +231,7 @@ class ShardedScenario:
 
     @property
     def num_unlike(self) -> int:
-        """Iterations that have to be simulated."""
+        """Number of iterations that have to be simulated."""
         return self.disturbances.num_iterations if self.disturbances.are_unlike else 1
 
     def factors(self, iteration: int) -> tuple[float, ...]:
@@ -250,7 +250,11 @@ class ShardedScenario:
         return sharded_account(self.training, self.batch)
 
     def require_fit(self) -> MemoryAccount:
-        """Return the account; CapacityError if a GPU has less."""
+        """Return the account.
+
+        Raises:
+            CapacityError: a GPU has less.
+        """
         needed = self.account()
         if needed.total_bytes <= self.capacity_bytes:
             return needed
@@ -268,7 +272,7 @@ class ShardedScenario:
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of a GPU that units take that stay gathered (FCDP-Cache)."""
+        """Bytes on a GPU of the units that stay gathered (FCDP-Cache)."""
         return sum(map(self._bytes_if_kept, self.units[: self.policy.num_cached_units]))
 
     def _bytes_if_kept(self, unit: Unit) -> int:
@@ -276,7 +280,7 @@ class ShardedScenario:
         return 0 if unit.is_of_root and self.schedule is Schedule.FSDP2 else unit.nbytes
 
     def with_gpu_cache(self, threshold: float) -> "ShardedScenario":
-        """Return the same with as many units gathered until backward as stay below tau (FCDP-Cache, IV-D)."""
+        """Return the scenario with as many units gathered until backward as stay below tau (FCDP-Cache, IV-D)."""
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"tau must lie in [0, 1], got {threshold}", key="gpu_threshold")
         free = int(threshold * self.capacity_bytes) - self.account().total_bytes

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
 """Search of the plans by which FSDP may train one model on one machine, for the fastest that fits.
 
-A plan says what is gathered together, over how many GPUs parameters are shared (F), whether a unit is freed behind its
-forward, what is gathered ahead, and the batch. Compute grows with the batch and transfers do not, so each plan is
-simulated at the largest batch that fits, unless the batch is given.
+A plan states the blocks that are gathered together, the number of GPUs that share parameters (F), whether a unit is
+freed behind its forward, the gathers ahead, and the batch. Compute grows with the batch and transfers do not, so each
+plan is simulated at the largest batch that fits, unless the batch is given.
 """
 
 import enum
@@ -24,18 +24,18 @@ class Prefetch(enum.StrEnum):
     """Passes in which a unit is gathered while another is computed (FSDP 3.3.2 and 3.3.3)."""
 
     BOTH = "both"
-    """The next unit, in forward and in backward: as live, and FSDP's default."""
+    """Prefetch of the next unit, in forward and in backward: as live, and FSDP's default."""
     FORWARD = "forward"
-    """Units kept in forward alone."""
+    """Prefetch in forward alone."""
     NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedPlan:
-    """One way to shard a model."""
+    """Plan to shard a model."""
 
     blocks_per_unit: int
-    """0: the whole model."""
+    """Neighbouring blocks that are gathered together; 0: the whole model."""
     factor: int
     """GPUs that share parameters."""
     reshards: bool
@@ -57,36 +57,39 @@ class ShardedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPlan:
-    """A plan that fits, simulated."""
+    """Plan that fits, simulated."""
 
     plan: ShardedPlan
     batch: int
     samples_per_s: float
     """Samples per second of all GPUs together."""
     memory_bytes: int
-    """Bytes of a GPU, at the peak."""
+    """Memory of a GPU, at the peak."""
     report: ShardedReport
     alike: tuple[ShardedPlan, ...] = ()
-    """Others that take the same time and batch."""
+    """Other plans that take the same time and batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Searched:
-    """The outcome of a search."""
+    """Outcome of a search."""
 
     found: tuple[FoundPlan, ...]
-    """The fastest first."""
+    """Plans that fit, the fastest first."""
     num_too_large: int
-    """Plans that fit with no batch, or not with the given one."""
+    """Number of plans that fit with no batch, or not with the given one."""
 
     @property
     def ahead(self) -> float:
-        """Samples/s of the first over those of the second; 1 where there is no second."""
+        """Samples/s of the first over those of the second; 1 if there is no second."""
         return self.found[0].samples_per_s / self.found[1].samples_per_s if len(self.found) > 1 else 1.0
 
 
 def plans_of(asked: ShardedScenario) -> Iterator[ShardedPlan]:
-    """Yield every plan: units of 1, 2, 4, ... blocks or of all, each F that fits the nodes, freed or not, prefetch."""
+    """Yield every plan: blocks of a unit, each F that fits the nodes, freed or not, prefetch.
+
+    Units have 1, 2, 4, ... blocks or all of them.
+    """
     num_blocks = sum(not unit.is_of_root for unit in replace(asked, blocks_per_unit=1).units)
     counts = [1]
     while 2 * counts[-1] < num_blocks:
@@ -101,7 +104,7 @@ def plans_of(asked: ShardedScenario) -> Iterator[ShardedPlan]:
 
 
 def _is_needless(plan: ShardedPlan, *, has_root: bool) -> bool:
-    """Return whether a plan is another one said otherwise: nothing is gathered, or all once, as the root's unit."""
+    """Return whether a plan repeats another one: nothing is gathered, or all once, as the root's unit."""
     is_plain = plan.reshards and plan.prefetch is Prefetch.BOTH
     gathers_once = plan.factor == 1 or (plan.blocks_per_unit == 0 and has_root)
     return gathers_once and not is_plain
@@ -150,7 +153,7 @@ def search_plans(
 
 
 def _without_alike(ranked: Sequence[FoundPlan]) -> Iterator[FoundPlan]:
-    """Yield the plans of which those that take the same time are one, that with the least memory."""
+    """Yield plans, of which those that take the same time are one: that with the least memory."""
     waiting: list[FoundPlan] = []
     for each in ranked:
         if waiting and not _is_alike(waiting[0], each):

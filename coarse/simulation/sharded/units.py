@@ -23,7 +23,7 @@ class Unit:
     trainable_nbytes: int
     forward_s: float
     backward_s: float
-    """Seconds of backward, with those of recomputing activations."""
+    """Seconds of backward, with the recomputation of activations."""
     frozen_nbytes: int = 0
     """Bytes of parameters that never change, beside which the trainable ones are adapters."""
     is_of_root: bool = False
@@ -40,13 +40,13 @@ class Unit:
         return self.trainable_nbytes + self.frozen_nbytes
 
     def slowed(self, factor: float) -> "Unit":
-        """Return the same unit, whose compute takes so many times longer."""
+        """Return the unit with its compute time multiplied."""
         return replace(self, forward_s=factor * self.forward_s, backward_s=factor * self.backward_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeRate:
-    """Rate at which a GPU computes, and what it computes twice."""
+    """Rate at which a GPU computes, and whether it computes forward twice."""
 
     flops_per_s: float
     recomputes: bool = False
@@ -68,8 +68,8 @@ def units_of(
     """Return a unit per layer, in forward order.
 
     Backward takes twice forward's products, for inputs and for weights. With `adapters` (layer -> trainable numbers
-    beside it) the model itself is frozen: backward takes the products for inputs alone, and the adapters' own, below
-    1 % of them, are left out. `frozen` names parameters that are not trained: see `trained_parts`.
+    beside it) the model itself is frozen: backward takes the products for inputs alone, and the adapters' own, below 1
+    % of them, are left out. `frozen` names parameters that are not trained: see `trained_parts`.
     """
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
@@ -100,7 +100,8 @@ class TrainedPart(NamedTuple):
 
     numel: int
     products: float
-    """Products of its backward, in those of its forward: 2 if all of it is trained, for inputs and for weights."""
+    """Products of its backward, in those of its forward. They are 2 if all of it is trained, for inputs and for
+    weights."""
 
 
 def trained_parts(model: Model, frozen: Sequence[str]) -> tuple[TrainedPart, ...]:
@@ -134,7 +135,10 @@ def trained_parts(model: Model, frozen: Sequence[str]) -> tuple[TrainedPart, ...
 def units_in_profile(
     model: Model, profile: ComputeProfile, *, recomputes: bool = False, frozen: Sequence[str] = ()
 ) -> tuple[Unit, ...]:
-    """Return a unit per block of a model, whose layers take the profile's seconds; `frozen` as of `units_of`."""
+    """Return a unit per block of a model, whose layers take the times of the profile.
+
+    `frozen` is as for `units_of`.
+    """
     itemsize = profile.precision.itemsize
     times = {
         name: (forward_s, backward_s)
@@ -161,18 +165,19 @@ def units_in_profile(
 
 
 def by_block(model: Model) -> Model:
-    """Return the model with each block's layers as one.
+    """Return the model with each block's layers as one layer.
 
-    The layers of a block are neighbours whose names agree up to the first number ("layers.3").
+    Neighbours whose names agree up to the first number ("layers.3") are a block.
     """
     layers = (_joined(name, tuple(layers)) for name, layers in groupby(model.layers, lambda layer: _block(layer.name)))
     return replace(model, layers=tuple(layers))
 
 
 def joined(units: Sequence[Unit], count: int, *, with_root: bool) -> tuple[Unit, ...]:
-    """Return units of so many neighbouring blocks each; 0: the whole model is one, with the root's or without.
+    """Return units of so many neighbouring blocks each; 0: the whole model is one.
 
-    With the root's, parameters of a model that is one unit are the root's, and layers are computed one by one.
+    With the root's parameters (`with_root`), those of a model that is one unit are the root's, and layers are computed
+    one by one.
     """
     if count < 0:
         raise ConfigError(f"a unit has at least 1 block, or 0 for all of the model, got {count}", key="blocks")
@@ -192,7 +197,7 @@ def joined(units: Sequence[Unit], count: int, *, with_root: bool) -> tuple[Unit,
 
 
 def _together(units: Sequence[Unit]) -> Unit:
-    """Return the neighbours as one unit."""
+    """Return neighbours as one unit."""
     if len(units) == 1:
         return units[0]
     return Unit(
@@ -205,7 +210,7 @@ def _together(units: Sequence[Unit]) -> Unit:
 
 
 def root_of(units: Sequence[Unit]) -> Unit:
-    """Return the unit outside of the blocks as FSDP2 has it, that of the root module; nothing is computed with it."""
+    """Return the parameters outside of the blocks as one unit, FSDP2's root; nothing is computed with it."""
     own = [unit for unit in units if unit.is_of_root]
     return Unit(
         name="root",
@@ -218,7 +223,7 @@ def root_of(units: Sequence[Unit]) -> Unit:
 
 
 def _is_numbered(name: str) -> bool:
-    """Return whether a layer is of one of several like blocks ("h.3.mlp")."""
+    """Return whether a layer is of one of several similar blocks ("h.3.mlp")."""
     return any(part.isdigit() for part in name.split("."))
 
 

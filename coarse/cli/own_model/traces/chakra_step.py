@@ -1,4 +1,4 @@
-"""A step of a Chakra trace: the gradients that its collectives sum, and when compute had them.
+"""Step of a Chakra trace: the gradients that its collectives sum, and when compute had them.
 
 [Note: a graph as a step] The graph runs as on a worker whose communication takes no time: one compute node at a time on
 the device and one on the host (is_cpu_op), each as soon as the data that it needs are there, the lowest id first. A
@@ -6,9 +6,10 @@ collective that sums (ALL_REDUCE, REDUCE, REDUCE_SCATTER) and waits for a backwa
 could begin. Nodes of backward are known by their names (BWD, Backward, evaluate_function); where none has such a name,
 every collective that sums is a gradient, and forward is a third of the compute, at most what runs before the first.
 
-[Note: several steps] What waits for a gradient's sum is the optimizer, or the next step. Each of several steps must
-have both forward and backward; the middle one by its compute is taken. Sums that compute of the same pass waits for are
-those of activations split among workers (tensor parallelism), which no mode of coarse has, and such a trace is refused.
+[Note: several steps] Nodes that wait for a gradient's sum belong to the optimizer, or to the next step. Each of several
+steps must have both forward and backward; the middle one by its compute is taken. Sums that compute of the same pass
+waits for are those of activations split among workers (tensor parallelism). No mode of coarse has these, and such a
+trace is refused.
 """
 
 import ast
@@ -26,7 +27,7 @@ from coarse.errors import ConfigError
 from coarse.hardware.compute import FORWARD_SHARE
 
 DURATION_S = "duration_s"
-"""The attribute in which coarse writes a duration that is no whole number of microseconds."""
+"""Attribute in which coarse writes a duration that is no whole number of microseconds."""
 DTYPE_BYTES = 4
 _BACKWARD = re.compile(r"backward|(^|[_. ])bwd([_. ]|$)|evaluate_function", re.IGNORECASE)
 _SUMS = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
@@ -36,7 +37,9 @@ US_PER_S = 1e6
 
 
 def chakra_step(nodes: Sequence[Node], where: str, *, is_simulated: bool = False) -> TracedStep:
-    """Return the step of a trace that is taken (notes above). `is_simulated`: the trace is of a prediction.
+    """Return the chosen step of a trace; see the notes above.
+
+    `is_simulated` marks the trace of a prediction.
 
     Raises:
         ConfigError: a trace without compute or gradients, with steps that are no data-parallel ones, or with sizes or
@@ -79,7 +82,10 @@ def _operations(node: Node) -> float:
 
 
 def _duration_s(node: Node, where: str) -> float:
-    """Return the seconds of the exact attribute, if there is one; ConfigError if the two contradict one another."""
+    """Return a node's duration, from the exact attribute if there is one.
+
+    Raise ConfigError if the two attributes contradict one another.
+    """
     exact = node.attributes.get(DURATION_S)
     if not isinstance(exact, float):
         return node.duration_us / US_PER_S
@@ -93,10 +99,7 @@ def _duration_s(node: Node, where: str) -> float:
 
 
 def _bytes_summed(node: Node, where: str) -> int:
-    """Return the bytes of a worker that a collective sums; 0 for other nodes.
-
-    A host's node has 0, too, since its kernel is another node.
-    """
+    """Return a worker's bytes that a collective sums; 0 for others and host nodes, whose kernels have nodes."""
     comm_type, nbytes = node.number("comm_type"), node.number("comm_size")
     if node.type != NodeType.COMM_COLL or nbytes is None or node.is_on("is_cpu_op"):
         return 0
@@ -115,7 +118,7 @@ def _bytes_summed(node: Node, where: str) -> int:
 
 
 def _tensor_bytes(node: Node) -> int | None:
-    """Return the bytes of the inputs, if the node says their shapes and a type for each; else None."""
+    """Return the bytes of the inputs if the node states their shapes and types, else None."""
     try:
         shapes, types = ast.literal_eval(node.input_shapes), ast.literal_eval(node.input_types)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -129,7 +132,7 @@ def _tensor_bytes(node: Node) -> int | None:
 
 
 def _itemsizes(types: Any) -> list[int]:  # noqa: ANN401
-    """Return the bytes of an element of each input; none if one is not known."""
+    """Return the bytes of an element of each input; an empty list if one is unknown."""
     if not isinstance(types, list):
         return []
     matches = [_TYPE.fullmatch(str(each)) for each in types]
@@ -138,7 +141,7 @@ def _itemsizes(types: Any) -> list[int]:  # noqa: ANN401
 
 
 def _late(ordered: Sequence[Node]) -> set[int]:
-    """Return the nodes of backward, and those that wait for them."""
+    """Return the nodes of backward, and all that wait for them."""
     found: set[int] = set()
     for node in ordered:
         if any(parent in found for parent in node.data_deps) or (node.type == NodeType.COMP and _is_backward(node)):
@@ -147,7 +150,10 @@ def _late(ordered: Sequence[Node]) -> set[int]:
 
 
 def _steps(ordered: Sequence[Node], gradients: set[int]) -> Iterator[list[Node]]:
-    """Yield the nodes of each step that has gradients, by the number of sums of gradients before them."""
+    """Yield the nodes of each step with gradients.
+
+    A step has the nodes behind an equal number of consecutive gradient sums.
+    """
     depth: dict[int, int] = {}
     steps: dict[int, list[Node]] = {}
     for node in ordered:
@@ -165,18 +171,18 @@ class _Replay:
     def __init__(self, nodes: Sequence[Node], gradients: set[int], weigh: Callable[[Node], float]) -> None:
         self.nodes = nodes
         self.ready: list[tuple[float, Node]] = []
-        """(when it could begin, gradient)."""
+        """Gradients as (time at which the sum could begin, node)."""
         self.begins: dict[int, float] = {}
-        """Begins of compute nodes."""
+        """Times at which compute nodes begin."""
         self._weigh = weigh
         ends = self._run(gradients)
         self.ready.sort(key=lambda pair: (pair[0], pair[1].id))
         backward = [ends[node.id] for node in nodes if node.type == NodeType.COMP and _is_backward(node)]
         self.total = max([*(backward or ends.values()), *(ready for ready, _ in self.ready)])
-        """Until backward has ended, or, where none is known, all compute."""
+        """End of backward, or of all compute if no backward is known."""
 
     def _run(self, gradients: set[int]) -> dict[int, float]:
-        """Return the time when each node ends."""
+        """Run the step and return the end of each node."""
         own = {node.id: node for node in self.nodes}
         waiting = {node.id: len(own.keys() & set(node.data_deps)) for node in self.nodes}
         children: dict[int, list[int]] = {node.id: [] for node in self.nodes}
@@ -206,7 +212,7 @@ class _Replay:
 
     @property
     def backward_begin(self) -> float:
-        """Time when backward's first compute node begins, on the device if it has one; by its share if unknown.
+        """Begin of the first compute node of backward, on the device if it has one; by its share if none is known.
 
         A host asks for backward before the device has ended forward.
         """
@@ -225,7 +231,7 @@ class _Replay:
 
 
 def _require_steps(steps: Sequence[_Replay], where: str) -> None:
-    """Raise ConfigError if one of several steps is none; see [Note: several steps]."""
+    """Raise ConfigError if one of several steps is incomplete; see [Note: several steps]."""
     for step in steps:
         if len(steps) > 1 and not (step.has_forward and any(map(_is_backward, step.nodes))):
             node = step.ready[0][1]
@@ -257,7 +263,7 @@ def _traced(
 
 
 def _num_elements(node: Node, where: str) -> int:
-    """Return the number of elements of float32, which gradients are taken to be if the node names no inputs' shapes."""
+    """Return the elements of a gradient, taken to be float32 unless the node states its inputs' shapes."""
     nbytes = _bytes_summed(node, where)
     stated = _tensor_bytes(node)
     if stated == nbytes:

@@ -1,4 +1,4 @@
-"""The trace that a file holds, by what is in it: Kineto's JSON, Chakra's messages, or coarse's own for Perfetto."""
+"""Trace of a file, by its content: Kineto's JSON, Chakra's messages, or coarse's own for Perfetto."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ _NOT_WHOLE = "name a trace that was written to its end"
 
 
 def content_of(path: Path) -> bytes:
-    """Return a file's bytes, unpacked if they are packed by gzip; ConfigError if they end too early."""
+    """Return a file's bytes, unpacked if gzip packed them; raise ConfigError if they end too early."""
     data = path.read_bytes()
     if not data.startswith(_GZIP):
         return data
@@ -35,7 +35,7 @@ def content_of(path: Path) -> bytes:
 
 
 def json_of(path: Path, what: str) -> object:
-    """Return a JSON file's value; ConfigError with line and column if it is none."""
+    """Return a JSON file's value; raise ConfigError with line and column if it is none."""
     try:
         return json.loads(content_of(path), strict=False)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -48,7 +48,7 @@ def is_trace(document: object) -> bool:
 
 
 def traced_model(path: Path, document: object, step: int | None) -> OwnModel:
-    """Return the model of a trace; `document` is a JSON file's value, and None for a Chakra file.
+    """Return the model of a trace; `document` is a JSON file's value, or None for a Chakra file.
 
     Raises:
         ConfigError: a file that is no trace of a step of training; with the record or event at fault.
@@ -91,9 +91,9 @@ def _require_no_number(step: int | None, where: str, what: str) -> None:
 
 @lru_cache(maxsize=8)
 def trace_in(path: Path, changed_ns: int, nbytes: int, step: int | None) -> OwnModel | None:
-    """Return the model of a file that holds a trace; None if it holds another JSON object.
+    """Return the model of a file that holds a trace, or None if it holds another JSON object.
 
-    It is read once for all points of a sweep: the time of its last change and its size tell that it is another.
+    The file is read once for all points of a sweep: the time of its last change and its size identify it.
     """
     if path.name.endswith(CHAKRA_SUFFIXES):
         return traced_model(path, None, step)

@@ -1,9 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
-"""A step that torch.profiler traced: its gradients, when backward had them, and the operators they belong to.
+"""Step that torch.profiler traced: its gradients, their times in backward, and their operators.
 
-[Note: sizes of gradients] With record_shapes, AccumulateGrad's input is a gradient, and has its shape and type. Without
-it, collectives of NCCL say how many elements they sum (record_param_comms): then a gradient is a bucket of DDP, or what
-FSDP reduces and scatters, as large as it was sent, and it was there when its collective was asked for.
+[Note: sizes of gradients] AccumulateGrad's input is a gradient, and has its shape and type if record_shapes is on. If
+it is off, collectives of NCCL state how many elements they sum (record_param_comms): a gradient is then a bucket of
+DDP, or a buffer that FSDP reduces and scatters, of the size that was sent, ready when its collective was requested.
 
 [Note: reentrant checkpoints] torch.utils.checkpoint with use_reentrant=True runs backward within backward, up to its
 own copies of its inputs, whose AccumulateGrad looks like that of a parameter. Then shapes do not say what is sent, and
@@ -31,7 +31,7 @@ _CHECKPOINT = "CheckpointFunctionBackward"
 
 
 def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> TracedStep:
-    """Return the step of a trace that is taken (`kineto_steps`).
+    """Return the chosen step of a trace; see `kineto_steps`.
 
     Raises:
         ConfigError: a trace that lacks a backward or sizes, or that contradicts itself; it says what to pass to the
@@ -80,7 +80,7 @@ def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> 
 
 
 def _is_within_checkpoint(step: Step, accumulated: Sequence[Event]) -> bool:
-    """Return whether a reentrant checkpoint made a gradient ([Note: reentrant checkpoints])."""
+    """Return whether a reentrant checkpoint made a gradient; see [Note: reentrant checkpoints]."""
     outer = [each for each in step.functions if each.name.endswith(_CHECKPOINT)]
     return any(each.begin_us < event.begin_us < each.end_us for each in outer for event in accumulated)
 
@@ -117,7 +117,7 @@ def _parameters(
 
 
 class _Layers:
-    """Operators of forward to which gradients belong, and their times."""
+    """Operators of forward that gradients belong to, with their times."""
 
     def __init__(self, step: Step, accumulated: Sequence[Event], clock: StepClock) -> None:
         self._functions = [each for each in step.functions if each.sequence is not None]
@@ -132,20 +132,23 @@ class _Layers:
         }
 
     def of(self, accumulated: Event) -> tuple[str, int, float]:
-        """Return (its name, its event, its seconds with those of operators after it that have no gradient)."""
+        """Return (name, event, seconds) of a gradient's operator.
+
+        The seconds include the operators after it that have no gradient.
+        """
         found = self._operator(accumulated)
         if found is None:
             return "gradient", accumulated.number, 0.0
         return found.label, found.number, self._forward_s[found.begin_us]
 
     def _operator(self, accumulated: Event) -> Operator | None:
-        """Return the operator that made the function of backward that ran last before."""
+        """Return the operator that made the last function of backward before this gradient, if known."""
         index = bisect_left(self._begins_us, accumulated.begin_us) - 1
         return self._operators.get(self._functions[index].sequence or 0) if index >= 0 else None
 
 
 def _buckets(step: Step, clock: StepClock, where: str) -> Iterator[TracedGradient]:
-    """Yield a gradient for each collective of backward, as large as it says ([Note: sizes of gradients])."""
+    """Yield a gradient for each collective of backward, of its size; see [Note: sizes of gradients]."""
     begin_s = clock.at_s(step.backward_begin_us)
     for number, (event, num_elements) in enumerate(_reduced(step, where)):
         ready = max(0.0, clock.at_s(event.begin_us) - begin_s)
@@ -153,7 +156,7 @@ def _buckets(step: Step, clock: StepClock, where: str) -> Iterator[TracedGradien
 
 
 def _reduced(step: Step, where: str) -> Iterator[tuple[Event, int]]:
-    """Yield (collective, its elements) of those that sum numbers while passes run that send gradients."""
+    """Yield (collective, elements) for each one that sums numbers during a pass that sends gradients."""
     for event in step.operators:
         if not is_reduction(event) or not any(begin <= event.begin_us <= end for begin, end in step.spans):
             continue
@@ -178,7 +181,7 @@ def _reduced(step: Step, where: str) -> Iterator[tuple[Event, int]]:
 
 
 def _notes_of_others(step: Step) -> Iterator[str]:
-    """Yield sentences on passes and steps of the trace that do not count, or count in another way."""
+    """Yield sentences on passes and steps of the trace that are left out, or counted differently."""
     num_sending = len(step.spans)
     if num_sending > 1:
         yield (
@@ -210,7 +213,7 @@ def _checked_buckets(step: Step, gradients: Sequence[TracedGradient], where: str
 
 
 def _dtype_note(accumulated: Sequence[Event]) -> Iterator[str]:
-    """Yield a sentence if gradients were of another type than float32."""
+    """Yield a sentence if gradients had another type than float32."""
     types = Counter(str(types[0]) for event in accumulated if (types := event.args.get("Input type")))
     others = {name: num for name, num in types.items() if name not in ("float", "")}
     if others:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Clock of a traced step: the host's requests are done at once on a CPU, at the end of a kernel on a GPU."""
+"""Clocks for the host's requests: done at once on a CPU, at the end of a kernel on a GPU."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,18 +9,18 @@ from coarse.cli.own_model.traces.kineto_events import US_PER_S, Event, Events, T
 
 
 class StepClock(Protocol):
-    """Seconds of compute."""
+    """Clock of a step, in seconds of compute."""
 
     gpu: str
     counted: str
 
     def at_s(self, host_us: float) -> float:
-        """Return the time until which the host's requests up to then were done."""
+        """Return the time at which the work requested by the host's threads until then was done."""
         ...
 
 
 class HostClock:
-    """The time of threads that compute themselves, without what they spend in collectives."""
+    """Time of threads that compute themselves, without their time in collectives."""
 
     gpu = "CPU"
     counted = "the threads' own time, without collectives and DDP's copies for them"
@@ -41,7 +41,7 @@ class HostClock:
                 spent += event.end_us - begin_us
 
     def at_s(self, host_us: float) -> float:
-        """Return the time of the trace (StepClock.at_s), whose zero holds."""
+        """Return the threads' own seconds until then; the zero is that of the trace."""
         index = bisect_right(self._begins, host_us) - 1
         if index < 0:
             return host_us / US_PER_S
@@ -50,12 +50,12 @@ class HostClock:
 
 
 class DeviceClock:
-    """The end of the last kernel that the host had launched, NCCL's apart."""
+    """End of the last kernel that the host had launched, NCCL's excluded."""
 
     counted = "by the ends of the kernels that were launched, without NCCL's"
 
     def __init__(self, launched: Sequence[tuple[float, Event]], gpu: str) -> None:
-        """Make a clock of (time of launch, kernel), in the order of launches, at least one."""
+        """Keep `launched`: (time of the launch, kernel) in the order of launches, at least one."""
         self.gpu = gpu
         self._launches_us = [launch_us for launch_us, _ in launched]
         self._begins_us = [kernel.begin_us for _, kernel in launched]
@@ -64,7 +64,7 @@ class DeviceClock:
             self._ends_us.append(max(kernel.end_us, self._ends_us[-1] if self._ends_us else kernel.end_us))
 
     def at_s(self, host_us: float) -> float:
-        """Return the end of the kernel (StepClock.at_s); before the first launch, the begin of its kernel."""
+        """Return the end of the last kernel launched before then; before any launch, the first kernel's begin."""
         index = bisect_left(self._launches_us, host_us) - 1
         at_us = self._ends_us[index] if index >= 0 else self._begins_us[0]
         return at_us / US_PER_S
@@ -82,7 +82,10 @@ def clock_of(events: Events, begin_us: float, end_us: float, threads: set[Thread
 
 
 def _launched(events: Events, begin_us: float, end_us: float) -> Iterable[tuple[float, Event]]:
-    """Yield (when, kernel) of computing kernels launched in a time; by correlation, else by the operator's id."""
+    """Yield (time of the launch, kernel) of compute kernels launched in a time span.
+
+    A launch is found by correlation, else by the operator's id.
+    """
     launches = {event.args.get("correlation"): event.begin_us for event in events.launches}
     operators: Mapping[object, float] = {event.args.get("External id"): event.begin_us for event in events.operators}
     for kernel in events.kernels:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The events of a trace that torch.profiler exported, sorted by what they are."""
+"""Events of a trace that torch.profiler exported, sorted by kind."""
 
 import math
 import re
@@ -15,7 +15,7 @@ STEP = re.compile(r"ProfilerStep#(\d+)")
 _OPERATORS = ("cpu_op", "operator", "user_annotation", "python_function")
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events", "hpu_op")
 _LAUNCHES = ("runtime", "driver")
-"""Endings of categories of launches: cuda_runtime, cuda_driver, mtia_runtime, and in 2021 Runtime."""
+"""Endings of launch categories: cuda_runtime, cuda_driver, mtia_runtime, and in 2021 Runtime."""
 _BACKWARD = re.compile(r"Backward\d*$")
 _COMMUNICATION = (
     "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "record_param_comms", "torch::distributed::reducer",
@@ -31,7 +31,7 @@ Thread = tuple[object, object]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time; microseconds on the trace's clock."""
+    """Event with a duration, in microseconds on the trace's clock."""
 
     name: str
     category: str
@@ -40,11 +40,11 @@ class Event:
     end_us: float
     args: Mapping[str, Any]
     number: int
-    """Its place in traceEvents."""
+    """Index in traceEvents."""
 
     @property
     def sequence(self) -> int | None:
-        """Number that an operator of forward and its function in backward share."""
+        """Number that an operator of forward shares with its function in backward, if any."""
         found = self.args.get("Sequence number")
         return found if type(found) is int and found >= 0 else None
 
@@ -55,16 +55,16 @@ class Event:
 
     @property
     def is_communication(self) -> bool:
-        """True if it is a collective, or DDP's copying for one."""
+        """True if it is a collective, or DDP's copy for one."""
         return self.name.startswith(_COMMUNICATION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """Those of one trace that took time, each list in the order of begins."""
+    """Events of one trace that have a duration, each list in the order of begins."""
 
     operators: Sequence[Event]
-    """Operators that the host's threads ran, with ranges that the user or torch named."""
+    """Operators of the host's threads, and ranges that the user or torch named."""
     kernels: Sequence[Event]
     launches: Sequence[Event]
     devices: Mapping[object, str]
@@ -73,7 +73,7 @@ class Events:
 
 
 def events_of(document: Mapping[str, Any], where: str) -> Events:
-    """Return a trace's events; ConfigError if one has no time, or a negative duration, with its number."""
+    """Return a trace's events; raise ConfigError, with its number, for one without a valid time."""
     found: dict[str, list[Event]] = {"operators": [], "kernels": [], "launches": []}
     for event in _lasting(document["traceEvents"], where):
         kind = event.category.lower()
@@ -129,6 +129,6 @@ def _lasting(listed: Sequence[object], where: str) -> Iterator[Event]:
 
 
 def is_reduction(event: Event) -> bool:
-    """Return whether it is torch's record of a collective that sums numbers."""
+    """Return whether an event is torch's record of a collective that sums numbers."""
     name, dtype = str(event.args.get("Collective name", "")), str(event.args.get("dtype", "")).lower()
     return event.name == "record_param_comms" and name.startswith(_REDUCING) and dtype not in _INTEGERS

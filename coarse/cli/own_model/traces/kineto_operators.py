@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The operators of forward as a reader of the model knows them: the outermost one, in its module."""
+"""Operators of forward as a reader of the model knows them: the outermost ones, in their modules."""
 
 from typing import NamedTuple
 
@@ -11,17 +11,20 @@ _MODULE = "nn.Module: "
 
 
 class Operator(NamedTuple):
-    """Call of forward."""
+    """Operator that forward called."""
 
     label: str
-    """Label such as linear, or Linear_3.linear if the trace has modules (with_stack, with_modules)."""
+    """Name such as linear, or Linear_3.linear if the trace has modules (with_stack, with_modules)."""
     number: int
     """Number of its event."""
     begin_us: float
 
 
 def outer_operators(step: Step) -> dict[int, Operator]:
-    """Return by sequence number the outermost aten operator around the one that made a function of backward."""
+    """Return the outermost aten operator around each one that made a function of backward.
+
+    The keys are sequence numbers.
+    """
     wanted = {event.number: sequence for sequence, event in step.forward.items()}
     open_events: dict[Thread, list[Event]] = {}
     found = {}

@@ -1,15 +1,15 @@
 # Pure: no MPI, threads, clock or environment.
-"""Choice of a Kineto trace's step, and the places of its forward and its backward.
+"""Choice of a step of a Kineto trace, and the times of its forward and backward.
 
-[Note: which step] ProfilerStep#N marks a step; where nobody called `step()`, each Optimizer.step ends one, and where
-nobody stepped, the trace is one. Of the steps with a backward those count that have as many gradients as most, and of
-these the median by its duration is taken, of an even number the faster of the middle two. --step N takes another.
+[Note: which step] ProfilerStep#N marks a step; without such marks each Optimizer.step ends one, and without these the
+trace is one. Steps with a backward count if they have as many gradients as most. The median of these by duration is
+taken, or the faster of the middle two of an even number. --step N takes another.
 
 [Note: passes] Backward is what autograd's engine runs. An operator of forward that begins between two of its functions
 parts two passes. A pass of a microbatch sends nothing, as DDP under no_sync: a later one has a gradient of each of its
 shapes, and no optimizer steps between the two. Gradients of other shapes are those of another model, as a GAN's or a
-critic's, and are sent; so are all before an optimizer's step. Where a trace has no shapes, a pass with a collective
-that sums sends. What ran before the first pass that sends counts as forward, and what ran between passes as backward.
+critic's, and are sent; so are all before an optimizer's step. If a trace has no shapes, a pass with a collective that
+sums sends. Work before the first pass that sends counts as forward, and work between passes as backward.
 """
 
 import math
@@ -31,14 +31,14 @@ _HOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """One step's time on the host."""
+    """Time of one step on the host."""
 
     number: int
     label: str
     begin_us: float
     end_us: float
     of_process: object = None
-    """Process of the window, if it is known: a trace may have several."""
+    """Process of the step, if known: a trace may have several."""
 
     @property
     def duration_us(self) -> float:
@@ -48,18 +48,16 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step's operators, and the passes that autograd made."""
+    """Operators of a step, and the passes that autograd made."""
 
     window: Window
     how_chosen: str
     operators: Sequence[Event]
     functions: Sequence[Event]
-    """Functions of backward, from the first pass that sends gradients to the last ([Note: passes])."""
+    """Functions of backward, from the first pass that sends gradients to the last; see [Note: passes]."""
     accumulated: Sequence[Event]
-    """Events at which autograd wrote the gradients that are sent.
-
-    The engine's own event stands for one if a trace was thinned out.
-    """
+    """Events in which autograd wrote the gradients that are sent. In a trace that was thinned out, the engine's own
+    events stand for them."""
     spans: Sequence[tuple[float, float]]
     """Begin and end of each pass that sends."""
     forward: Mapping[int, Event]
@@ -69,7 +67,7 @@ class Step:
     num_unlike: int
     """Steps of the trace whose gradients have other shapes."""
     num_steps: int
-    """Number of steps with a backward."""
+    """Steps of the trace with a backward."""
     is_marked: bool
 
     @property
@@ -84,7 +82,7 @@ class Step:
 
 
 def step_of(events: Events, number: int | None) -> Step:
-    """Return the step that is taken ([Note: which step]).
+    """Return the chosen step; see [Note: which step].
 
     Raises:
         ConfigError: no operators, no backward, or no step of that number; it says what to pass to the profiler.
@@ -196,9 +194,9 @@ def _step(events: Events, window: Window, how: str, *, num_unlike: int, num_step
 def _sending(
     passes: Sequence[list[Event]], operators: Sequence[Event]
 ) -> Iterator[tuple[list[Event], list[Event]]]:
-    """Yield (functions, where the gradients that are sent were written) of each pass that sends, the last one first.
+    """Yield (functions, events that wrote the sent gradients) of each pass that sends, the last one first.
 
-    See [Note: passes].
+    The rules are in [Note: passes].
     """
     has_shapes = any("Input Dims" in event.args for functions in passes for event in _accumulated(functions))
     steps_us = [event.begin_us for event in operators if event.name.startswith(_OPTIMIZER)]
@@ -230,7 +228,7 @@ def _end_us(functions: Sequence[Event]) -> float:
 
 
 def _is_before_forward(event: Event, operators: Sequence[Event]) -> bool:
-    """Return whether it is a part of zeroing gradients or loading data, or one of the marks itself."""
+    """Return whether an event belongs to zeroing gradients or loading data, or is a mark itself."""
     return event.name.startswith((*_BEFORE_FORWARD, "ProfilerStep")) or any(
         outer.name.startswith(_BEFORE_FORWARD)
         and outer.thread == event.thread
@@ -240,9 +238,10 @@ def _is_before_forward(event: Event, operators: Sequence[Event]) -> bool:
 
 
 def _forward_operators(operators: Sequence[Event], backward: Sequence[Event]) -> dict[int, Event]:
-    """Return by sequence number the operator that made a function of backward, without those that backward runs.
+    """Return the operator that made each function of backward, by its sequence number.
 
-    Operators around it, and such as made no function, have the number that is next, and begin before it.
+    Operators that backward runs itself are excluded. Operators around it, and those that made no function, have the
+    next number, and begin before it.
     """
     sequences = {event.sequence for event in backward}
     spans = _merged(backward)
@@ -258,7 +257,7 @@ def _forward_operators(operators: Sequence[Event], backward: Sequence[Event]) ->
 
 
 def _merged(events: Sequence[Event]) -> list[tuple[float, float]]:
-    """Return the times in which one of them ran."""
+    """Return the time spans in which any of the events ran."""
     spans: list[tuple[float, float]] = []
     for event in events:
         if spans and event.begin_us < spans[-1][1]:

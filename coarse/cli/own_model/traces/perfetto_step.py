@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""A step as `coarse predict` wrote it for Perfetto: phases of workers, and gradients on their way.
+"""Step that `coarse predict` wrote for Perfetto: phases of workers, and gradients being sent.
 
-A gradient there is a bucket: small neighbours are fused before they are sent. Of several workers the middle one by the
-time of its compute is taken.
+A gradient in it is a bucket: small neighbours are fused before they are sent. The chosen worker is the middle one by
+the time of its compute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,23 +15,23 @@ from coarse.errors import ConfigError
 PHASE, SYNC = "phase", "sync"
 FORWARD, BACKWARD = "forward", "backward"
 READY = "ready_s"
-"""Key of a gradient on its way: seconds from the begin of backward until it was there."""
+"""Argument of a sent gradient: seconds from the begin of backward until it was ready."""
 US_PER_S = 1e6
 _FP32_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentGradient:
-    """A gradient, or a bucket of them, of one worker; seconds since the trace began."""
+    """Gradient, or bucket of gradients, of one worker, in seconds since the trace began."""
 
     name: str
     nbytes: int
     begin_s: float
-    """It was sent."""
+    """Time at which it was sent."""
     end_s: float
-    """Its sum was there."""
+    """Time at which its sum was there."""
     ready_s: float
-    """Seconds from the begin of backward until it was there."""
+    """Seconds from the begin of backward until it was ready."""
 
 
 @dataclass(kw_only=True)
@@ -46,7 +46,7 @@ class WorkerStep:
 
     @property
     def compute_s(self) -> float:
-        """Forward and backward; 0 where one is not there."""
+        """Seconds of forward and backward; 0 for an absent one."""
         return sum(span[1] - span[0] for span in (self.forward, self.backward) if span)
 
 
@@ -56,7 +56,10 @@ def is_ours(events: Sequence[object]) -> bool:
 
 
 def workers_of(events: Sequence[object], where: str) -> list[WorkerStep]:
-    """Return the workers of a trace in their order; ConfigError for an event without time or bytes."""
+    """Return the workers of a trace in their order.
+
+    Raise ConfigError, with its number, for an event without a time or bytes.
+    """
     names: dict[object, str] = {}
     found: dict[object, WorkerStep] = {}
     for number, event in enumerate(events):
@@ -83,7 +86,7 @@ def workers_of(events: Sequence[object], where: str) -> list[WorkerStep]:
 
 
 def perfetto_step(events: Sequence[object], where: str) -> TracedStep:
-    """Return the step of the middle worker; forward lasts nothing if no span is one.
+    """Return the step of the middle worker; forward lasts 0 s if no span is one.
 
     Raises:
         ConfigError: a trace without gradients or without a pass.
@@ -126,9 +129,9 @@ def _gradient(
 
 
 def _settle(worker: WorkerStep) -> None:
-    """Leave out gradients of an earlier iteration, and put the others in the order of backward.
+    """Drop gradients of an earlier iteration, and sort the others in the order of backward.
 
-    Where the trace does not say when one was there, it was sent then.
+    A gradient without a ready time counts as ready when it was sent.
     """
     first = worker.forward or worker.backward or (0.0, 0.0)
     begin_s = worker.backward[0] if worker.backward else 0.0

@@ -1,10 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""A traced step as a model: its gradients in the order of backward, each with the time until it was there.
+"""Traced step as a model: its gradients in the order of backward, each with its ready time.
 
 [Note: layers of a trace] A layer is an operator of forward and the gradients that its backward makes, one after the
 other; where the operator is not known, a gradient alone. A layer's backward lasts from the last gradient of the layer
-before (in backward) to its own last one, whatever ran in between. Layers stand in the reverse order of their gradients,
-which is that of forward for most models. What backward does after the last gradient is a layer without parameters.
+before (in backward) to its own last one, with all that ran in between. Layers stand in the reverse order of their
+gradients, which is that of forward for most models. Work of backward after the last gradient is a layer without
+parameters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,50 +16,50 @@ from coarse.cli.own_model.description import OwnModel, StepTimes
 from coarse.hardware.models import Layer, Model
 
 ROUNDING = 1e-9
-"""A rest of backward below this share of it is none."""
+"""Share of backward below which a rest of it is neglected."""
 _END = "end of backward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedGradient:
-    """One parameter's gradient, or several in one buffer."""
+    """Gradient of one parameter, or of several in one buffer."""
 
     shape: tuple[int, ...]
     ready: float
-    """Since backward began: seconds, or operations."""
+    """Seconds, or operations, since backward began."""
     layer: str
     """Name of the layer."""
     operator: int
-    """Gradients of one layer have the same, and follow one another."""
+    """Number that consecutive gradients of one layer share."""
     forward: float = 0.0
-    """Seconds of the layer's forward."""
+    """Seconds, or operations, of the layer's forward."""
     name: str = ""
-    """Name as the trace has it; by default the layer's, with a number."""
+    """Name in the trace; by default the layer's, with a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
-    """Step that is taken from a trace."""
+    """Data taken from a trace."""
 
     gradients: tuple[TracedGradient, ...]
-    """Gradients in the order in which they were there."""
+    """Gradients in the order in which they were ready."""
     forward: float
-    """Seconds, or operations, of the whole pass; what no layer has counts for the first."""
+    """Seconds, or operations, of the whole pass. Those of no layer count for the first."""
     backward: float
     are_operations: bool = False
     is_simulated: bool = False
     """True if the trace is of a prediction."""
     gpu: str
     which: str
-    """Words for the step of the trace."""
+    """Description of the chosen step of the trace."""
     counted: str
-    """Words on its times, and on what they leave out."""
+    """Content of its times, and what they leave out."""
     notes: tuple[str, ...] = ()
-    """Sentences on what was assumed."""
+    """Sentences on assumptions."""
 
 
 def model_of_step(step: TracedStep, name: str, where: str) -> OwnModel:
-    """Return the model and its times ([Note: layers of a trace])."""
+    """Return the model and its times; see [Note: layers of a trace]."""
     groups = [list(group) for _, group in groupby(step.gradients, key=lambda gradient: gradient.operator)]
     labels = list(_distinct([group[0].layer for group in reversed(groups)]))[::-1]
     names = _distinct([
@@ -88,7 +89,7 @@ def model_of_step(step: TracedStep, name: str, where: str) -> OwnModel:
 
 
 def _distinct(names: Sequence[str]) -> Iterator[str]:
-    """Yield the names, with a number behind those that come again."""
+    """Yield the names, with a number behind repeated ones."""
     taken: set[str] = set()
     for name in names:
         found = next(text for text in chain((name,), (f"{name} ({n})" for n in count(2))) if text not in taken)

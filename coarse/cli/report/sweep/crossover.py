@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Crossings of a sweep's lines: between which points one begins to lie below another, and in words."""
+"""Crossovers of a sweep's lines: their places between points, and sentences on them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,31 +7,31 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 Ys = Sequence[float | None]
-"""A number for each x; None where there is none."""
+"""Number for each x; None if there is none."""
 
 LEAST_LOG_SPAN = 20.0
-"""Numbers above 0 of which the largest is so many times the smallest are drawn by their logarithms."""
+"""Ratio of the largest to the smallest of positive numbers from which they are drawn by their logarithms."""
 _TIE = 1e-9
-"""Numbers that differ by less, relatively, are equal."""
+"""Relative difference below which numbers are equal."""
 _HARDLY = 0.01
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Point where two lines change places; straight lines are assumed between points, in the axes of the picture."""
+    """Crossing of two lines, which are straight between the points in the axes of the picture."""
 
     x: float
     y: float
-    """Height of both lines."""
+    """Value of both lines."""
     between: tuple[float, float]
-    """The neighbouring points; both are `x` where the lines meet in a point."""
+    """Neighbouring points; both are `x` if the lines meet in a point."""
     is_first_lower: bool
-    """Beyond the crossing."""
+    """True if the first line is the lower one beyond the crossing."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Axes of which some are logarithmic."""
+    """Scales of the two axes: linear, or logarithmic."""
 
     log_x: bool = False
     log_y: bool = False
@@ -46,7 +46,7 @@ def is_log(numbers: Sequence[float]) -> bool:
 
 
 def crossings(xs: Sequence[float], first: Ys, second: Ys, axes: Axes = LINEAR) -> tuple[Crossing, ...]:
-    """Return the points where the first line changes from above the second to below it, or back, in order of x.
+    """Return the places at which the first line falls below the second or rises above it, in order of x.
 
     Points that one of the lines lacks are left out. Lines that are equal for a while and part as they were do not
     cross; where they change places by being equal at some points, the crossing is the last of those.
@@ -95,7 +95,7 @@ def moved(
     samples: Sequence[Sequence[Ys]],
     axes: Axes,
 ) -> Iterator[str]:
-    """Yield for each pair of lines that crosses the range in which the crossing moves under other inputs."""
+    """Yield a sentence on the range of crossings under alternative inputs, for each pair of lines."""
     if not samples:
         return
     for one, other in combinations(range(len(names)), 2):
@@ -113,7 +113,7 @@ def moved(
 
 
 def unmoved(key: str, names: Sequence[str], xs: Sequence[float], lines: Sequence[Ys]) -> Iterator[str]:
-    """Yield a sentence on those lines that hardly depend on x, if there are any."""
+    """Yield a sentence on lines that hardly depend on x, if there are any."""
     texts = []
     for name, line in zip(names, lines, strict=True):
         known = [y for y in line if y is not None]
@@ -145,7 +145,7 @@ def _common(xs: Sequence[float], first: Ys, second: Ys) -> Iterator[tuple[float,
 
 
 def _side(point: tuple[float, float, float]) -> int:
-    """Return -1 if the first is below, 1 if it is above, 0 if they are equal."""
+    """Return -1 if the first is below the second, 1 if it is above, or 0 if they are equal."""
     _, first, second = point
     if math.isclose(first, second, rel_tol=_TIE, abs_tol=0.0):
         return 0
@@ -155,7 +155,7 @@ def _side(point: tuple[float, float, float]) -> int:
 def _crossing(
     left: tuple[float, float, float], right: tuple[float, float, float], *, is_first_lower: bool, axes: Axes
 ) -> Crossing:
-    """Return the crossing between two points; in the left one if the lines are equal there."""
+    """Return the crossing between two points, or in the left one if the lines are equal there."""
     if not _side(left):
         return Crossing(left[0], left[1], (left[0], left[0]), is_first_lower)
     if (axes.log_x and left[0] <= 0) or (axes.log_y and min(*left[1:], *right[1:]) <= 0):

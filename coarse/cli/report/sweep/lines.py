@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The lines of a sweep's picture: a panel for each combination of the other keys, in it a line for each mode."""
+"""Lines of a sweep's picture: a panel per combination of the other keys, a line per mode."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ from coarse.cli.report.sweep.points import value_of
 
 @dataclass(frozen=True, kw_only=True)
 class LineRow:
-    """Part of a row that lines need."""
+    """Data of a row that lines need."""
 
     values: tuple[str, ...]
     mode: str
     y: float | None
-    """Seconds of an iteration, or samples in a second; None where the point is impossible."""
+    """Seconds of an iteration, or samples per second; None if the point is impossible."""
     samples: tuple[float, ...] = ()
-    """Values under other inputs."""
+    """Values of `y` under alternative inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Lines over the same numbers."""
+    """Lines over common numbers."""
 
     title: str
-    """The other keys and their values; empty where there is none."""
+    """Other keys and their values; empty if there are none."""
     xs: tuple[float, ...]
     names: tuple[str, ...]
-    """The modes'."""
+    """Names of the modes."""
     lines: tuple[Ys, ...]
     samples: tuple[tuple[Ys, ...], ...] = ()
-    """Lines under other inputs, once for each of these."""
+    """Values of `lines` under alternative inputs, once for each of these."""
 
     def band(self, number: int) -> tuple[tuple[float, float] | None, ...] | None:
-        """Return the least and the most of a line at each x; None if other inputs were not looked at."""
+        """Return the least and most of a line at each x; None without alternative inputs."""
         if not self.samples:
             return None
         columns = zip(self.lines[number], *(lines[number] for lines in self.samples), strict=True)
@@ -44,7 +44,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """All panels, with the axes that they share."""
+    """Panels, with the axes that they share."""
 
     x_key: str
     axes: Axes
@@ -58,7 +58,7 @@ class Lines:
                 yield from crossings(panel.xs, line, other, self.axes)
 
     def sentences(self) -> Iterator[str]:
-        """Yield sentences on where lines cross or why they do not, and on which hardly change."""
+        """Yield sentences on where lines cross or why not, and on lines that hardly change."""
         for panel in self.panels:
             lead = f"{panel.title}: " if panel.title else ""
             key, names = self.x_key, panel.names
@@ -71,7 +71,7 @@ class Lines:
 
 
 def lines_of(keys: Sequence[str], rows: Sequence[LineRow], *, low_is_fast: bool) -> Lines | None:
-    """Return the lines over the first key whose values are all numbers, two at least; None if there is no such key."""
+    """Return the lines over the first key with two or more values, all numbers; None without such a key."""
     x_number = next((number for number in range(len(keys)) if _are_numbers(row.values[number] for row in rows)), None)
     if x_number is None:
         return None
@@ -112,7 +112,7 @@ def _at(samples: Sequence[float], number: int) -> float | None:
 
 
 def _are_numbers(texts: Iterator[str]) -> bool:
-    """Return whether all are numbers, and not all the same one."""
+    """Return whether all texts are numbers, and at least two differ."""
     different = set(texts)
     values = [value_of("", text) for text in different]
     return len(different) > 1 and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)

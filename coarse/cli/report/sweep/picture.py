@@ -1,4 +1,4 @@
-"""The picture of a sweep: time or rate over the first varied number, a line for each mode, crossings marked."""
+"""Picture of a sweep: time or rate over the first varied number, a line per mode, marked crossings."""
 
 import math
 from pathlib import Path
@@ -17,11 +17,11 @@ _STYLES = {
     "allreduce": (COLOURS["forward"], "o", "--"),
     "coarse": (COLOURS["ring"], "^", "-"),
 }
-"""A colour, a mark and a dash for each mode; grey for others."""
+"""Colour, mark and dash of each mode; other modes are grey."""
 
 
 def draw_lines(lines: Lines, title: str, path: Path) -> Path:
-    """Write the picture; of more than MAX_PANELS panels the first, which the title says."""
+    """Write the picture; the title says if only the first MAX_PANELS panels are drawn."""
     panels = lines.panels[:MAX_PANELS]
     num_columns = min(_COLUMNS, len(panels))
     num_rows = math.ceil(len(panels) / num_columns)
@@ -48,7 +48,7 @@ def draw_lines(lines: Lines, title: str, path: Path) -> Path:
 
 
 def _draw_panel(axes: Axes, lines: Lines, panel: Panel) -> None:
-    """Draw the lines of a panel, which break where a point is impossible."""
+    """Draw a panel; lines break where a point is impossible."""
     scale = MS_PER_S if lines.low_is_fast else 1.0
     for number, (name, line) in enumerate(zip(panel.names, panel.lines, strict=True)):
         colour, mark, dash = _STYLES.get(name, (COLOURS["idle"], "d", "-"))

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""The points of a sweep, from texts such as `wire.cci.latency_us=0.1:1000:log9` and `workers=2,4`, and from CSV."""
+"""Points of a sweep, from texts like `wire.cci.latency_us=0.1:1000:log9` and `workers=2,4`, and from CSV."""
 
 import csv
 import io
@@ -12,17 +12,19 @@ from coarse.errors import ConfigError
 
 Value = bool | int | float | str
 Point = Mapping[str, Value]
-"""A value for each key, in the order of the keys."""
+"""Value for each key, in the order of the keys."""
 
 MAX_POINTS = 100_000
 _DIGITS = 6
-"""Digits of the points within a range."""
+"""Significant digits of the points within a range."""
 _TRUTHS = {"true": True, "on": True, "false": False, "off": False}
 _FORM = "KEY=VALUE,VALUE,... or KEY=FROM:TO:logN or KEY=FROM:TO:linN, such as wire.cci.latency_us=0.1:1000:log9"
 
 
 def axis_of(text: str, whole: Collection[str]) -> tuple[str, tuple[Value, ...]]:
-    """Return (key, its values, each once) of `KEY=VALUES`; a range of one of the `whole` keys has whole numbers.
+    """Return (key, its values, each once) of `KEY=VALUES`.
+
+    A range of one of the `whole` keys has whole numbers only.
 
     Raises:
         ConfigError: a text of another form, or a range without an end.
@@ -38,7 +40,7 @@ def axis_of(text: str, whole: Collection[str]) -> tuple[str, tuple[Value, ...]]:
 
 
 def value_of(key: str, text: str) -> Value:
-    """Return the number, truth or text that a text states; a number without a fraction is a whole one."""
+    """Return the number, truth or text that a text states; one without a fraction is a whole number."""
     if not text:
         raise ConfigError(f"a value of {key} is empty; write it, or leave it out", key=key)
     if not text.isprintable():
@@ -57,7 +59,7 @@ def value_of(key: str, text: str) -> Value:
 
 
 def text_of(value: Value) -> str:
-    """Return text from which `value_of` makes the value again."""
+    """Return the text from which `value_of` makes the value again."""
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
 
 
@@ -130,7 +132,7 @@ def _values(key: str, text: str, is_whole: bool) -> Iterator[Value]:
 
 
 def _between(begin: float, end: float, is_log: bool, num_points: int) -> Iterator[float]:
-    """Yield both ends as they are, and what lies between, rounded."""
+    """Yield both ends unchanged, and rounded points between them."""
     yield begin
     for number in range(1, num_points - 1):
         share = number / (num_points - 1)
@@ -140,5 +142,5 @@ def _between(begin: float, end: float, is_log: bool, num_points: int) -> Iterato
 
 
 def _plain(number: float) -> int | float:
-    """Return a number without a fraction as a whole one, so that 1, 1.0 and 1e0 are the same point."""
+    """Return a number without a fraction as a whole one, so that 1, 1.0 and 1e0 are one point."""
     return int(number) if number.is_integer() and abs(number) < 1e15 else number

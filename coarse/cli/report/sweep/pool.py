@@ -1,4 +1,4 @@
-"""The rows of cells, computed by processes side by side that end with this one, however it ends."""
+"""Rows of cells, computed by parallel processes that end with this one, even if it is killed."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def rows_of(cells: Sequence[Cell], num_processes: int) -> Iterator[Row]:
-    """Yield the row of each cell, in any order; with one process or none, computed in this one.
+    """Yield the row of each cell, in any order; this process computes them if `num_processes` is 0 or 1.
 
     Raises:
         CoarseError: the system ended a process, as it does where memory runs out.
@@ -40,7 +40,7 @@ def rows_of(cells: Sequence[Cell], num_processes: int) -> Iterator[Row]:
 
 
 def _end_with(parent: int) -> None:
-    """Prepare a new process: end when the parent has, and leave Ctrl-C to it."""
+    """End this new process when its parent has ended, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

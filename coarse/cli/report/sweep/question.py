@@ -1,4 +1,4 @@
-"""Question of a sweep: settings of `coarse predict` and fields of machines, checked one by one, and its cells."""
+"""Question of a sweep: settings of `coarse predict` and fields of machines, each checked, and its cells."""
 
 import hashlib
 import re
@@ -31,41 +31,41 @@ from coarse.strategy.sharding import PREDICTED, Sharding
 from coarse.strategy.strategy import Strategy
 
 SETTINGS = {option.key: option for option in options_of(Question).values() if option.says and option.says.is_swept}
-"""Options of `coarse predict`, by the names that rows have."""
+"""Options of `coarse predict`, by their names in rows."""
 WHOLE = (*(key for key, option in SETTINGS.items() if option.kind is int), "num_nodes", "disks.num_optimizer_disks")
 """Keys whose values are whole numbers."""
 _NONE = "none"
-"""A list without elements; those of others have + between."""
+"""Text of a list without elements. The elements of other lists are joined by "+"."""
 _FORMAT = 5
-"""Format of the record of a question."""
+"""Version of a question's record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One mode at one point."""
+    """Mode at one point."""
 
     settings: Mapping[str, Value]
-    """All of them, varied or not."""
+    """All settings, varied or not."""
     changes: Mapping[str, Value]
-    """Fields of the machine."""
+    """Changed fields of the machine."""
     toml: TomlFile
-    """The machine's file."""
+    """File of the machine."""
     mode: AnyMode
     values: tuple[str, ...]
     """Values of the varied keys, as they stand in a row."""
     intervals: tuple[str, ...] = ()
     num_samples: int = 0
-    """Number of samples, as of the sweep."""
+    """Number of alternative inputs, as in the sweep."""
 
     @property
     def name(self) -> str:
-        """The mode as rows have it."""
+        """Name of the mode in rows."""
         return name_of_mode(self.mode)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Points in their order, with the settings that all of them share; checked when it is made."""
+    """Points in their order, with their common settings; checked when it is made."""
 
     base: Mapping[str, Value]
     """Settings that no point states; `machine` and `model` at least, unless points do."""
@@ -73,9 +73,9 @@ class Sweep:
     intervals: tuple[str, ...] = ()
     """Intervals of inputs, as options state them."""
     num_samples: int = 0
-    """Other inputs at each point, beside the two ends; 0: none."""
+    """Alternative inputs at each point, beside the two ends; 0: none."""
     machines: Mapping[str, TomlFile] = field(init=False)
-    """Machines by the names that occur."""
+    """Files of the machines, by the names that occur."""
 
     def __post_init__(self) -> None:
         keys = self.keys
@@ -94,7 +94,7 @@ class Sweep:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The varied keys, in order."""
+        """Varied keys, in order."""
         return tuple(self.points[0])
 
     def cells(self) -> Iterator[Cell]:
@@ -119,7 +119,7 @@ class Sweep:
                 )
 
     def record(self) -> dict[str, Any]:
-        """Return plain values that are equal for equal questions alone."""
+        """Return plain values that are equal only for equal questions."""
         texts = {name: toml.text.encode() for name, toml in self.machines.items()}
         models = (text_of(value) for value in self._values_of("model"))
         modes = (text_of(value).replace("+", ",").split(",") for value in self._values_of("modes"))
@@ -137,7 +137,7 @@ class Sweep:
         }
 
     def notes(self) -> Iterator[str]:
-        """Yield notes that a reader should know of the varied keys."""
+        """Yield sentences on the varied keys that a reader should know."""
         of_machine = [key for key in self.keys if key not in SETTINGS and not self._own_modes(key)]
         for key in of_machine:
             if any(has_times(toml, key) for toml in self.machines.values()):
@@ -147,21 +147,21 @@ class Sweep:
                 )
 
     def _values_of(self, key: str) -> tuple[Value, ...]:
-        """Return each value once; the base's if no point states one."""
+        """Return each value of a key once; the base's if no point states one."""
         if key in self.base:
             return (self.base[key],)
         stated = {text_of(point[key]): point[key] for point in self.points if key in point}
         return tuple(stated.values())
 
     def _own_modes(self, key: str) -> list[str]:
-        """Return the modes of a user's own of which a key such as Mine.every is an option."""
+        """Return the user's own modes of which a key such as Mine.every is an option."""
         kind, _, option = key.partition(".")
         texts = (text_of(value).replace("+", ",") for value in self._values_of("modes"))
         names = (name.strip() for text in texts for name in text.split(","))
         return [name for name in names if option and ":" in name and mode_name(name) == kind]
 
     def _check(self, key: str, value: Value) -> None:
-        """Refuse a value that is wrong for any other settings (ConfigError)."""
+        """Raise ConfigError if a value is wrong in itself, for any other settings."""
         for own in self._own_modes(key):
             options = options_from((f"{key}={text_of(value)}",), own)
             made(class_named(own, Sharding if names_sharding(own) else Strategy), options, own)
@@ -217,7 +217,7 @@ def simulated(cell: Cell) -> Row:
 
 
 def _question(settings: Mapping[str, Value]) -> Question:
-    """Return the question of `coarse predict` that settings state, with its defaults."""
+    """Return the question of `coarse predict` that settings state; missing ones have its defaults."""
     stated = {key: value for key, value in settings.items() if key != "modes"}
     return Question(**{SETTINGS[key].name: _typed(SETTINGS[key], value) for key, value in stated.items()})
 
@@ -248,7 +248,7 @@ def _options(settings: Mapping[str, Value]) -> tuple[str, ...]:
 
 
 def _file_of(model: str) -> Path | None:
-    """Return the file that a user's model is read from, as far as its name says."""
+    """Return the file of a user's own model, as far as its name tells."""
     path = Path(model if model.endswith(SUFFIXES) else model.rpartition(":")[0] or model)
     path = path / "config.json" if path.is_dir() else path
     return path if model not in MODELS and path.is_file() else None
@@ -266,7 +266,7 @@ def _check_gpu(text: str) -> None:
 
 
 def _check_setting(key: str, value: Value, name: str) -> None:
-    """Raise ConfigError if a value is wrong by itself; `name` is the option's in errors."""
+    """Raise ConfigError if a value is wrong in itself; `name` is the option's in errors."""
     typed = _typed(SETTINGS[key], value)
     SETTINGS[key].check(typed, name)
     if key == "modes":

@@ -1,4 +1,4 @@
-"""The rows of a sweep, and the folder that keeps them as they come, so that a sweep that was stopped can go on."""
+"""Rows of a sweep, and the folder that keeps them as they come, so that a stopped sweep can continue."""
 
 import csv
 import fcntl
@@ -22,12 +22,12 @@ SAMPLES = "samples_s"
 _LOCK_FILE = ".lock"
 
 RowKey = tuple[str, ...]
-"""The varied values and the mode."""
+"""Varied values and the mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One mode at one point: its iteration, seconds as means over workers, or the reason why there is none."""
+    """Mode at one point: its iteration, seconds as means over workers, or the reason why there is none."""
 
     values: tuple[str, ...]
     """Values of the varied keys."""
@@ -37,22 +37,22 @@ class Row:
     exposed_s: float | None = None
     compute_s: float | None = None
     samples_s: tuple[float, ...] = ()
-    """Seconds of an iteration under other inputs, for all rows the same ones; empty if they were not looked at."""
+    """Seconds of an iteration under alternative inputs, equal for all rows; empty if not simulated."""
     reason: str = ""
 
     @property
     def key(self) -> RowKey:
-        """No two rows of a sweep share it."""
+        """Key that no two rows of a sweep share."""
         return (*self.values, self.mode)
 
     def cells(self) -> list[str]:
-        """Return cells as `columns` names them; numbers to the last bit."""
+        """Return the cells that `columns` names; numbers to the last bit."""
         numbers = ("" if number is None else repr(number) for number in (getattr(self, name) for name in NUMBERS))
         return [*self.values, self.mode, *numbers, " ".join(map(repr, self.samples_s)), KIND, self.reason]
 
     @classmethod
     def of_cells(cls, cells: Sequence[str], num_keys: int) -> "Row | None":
-        """Return the row that `cells` made; None if a crash has left another text."""
+        """Return the row that `cells` made, or None if a crash has left something else."""
         if len(cells) != num_keys + len(NUMBERS) + 4 or cells[-2] != KIND:
             return None
         numbers, reason = cells[num_keys + 1 : -3], cells[-1]
@@ -68,18 +68,18 @@ class Row:
 
 
 def columns(keys: Iterable[str]) -> list[str]:
-    """Return the first line of the rows' file; a varied key with the name of a result is told from it."""
+    """Return the heads of the rows' file; a varied key gets a prefix if it has the name of a result."""
     varied = (f"asked {key}" if key in (*NUMBERS, SAMPLES) else key for key in keys)
     return [*varied, "mode", *NUMBERS, SAMPLES, "kind", "reason"]
 
 
 class Folder:
-    """A sweep's folder: one question, and the rows that were computed of it; one process at a time writes it."""
+    """Folder of a sweep: one question, and its computed rows; one process at a time writes it."""
 
     def __init__(self, path: Path, record: Mapping[str, Any], wanted: Iterable[RowKey], *, restart: bool) -> None:
         self.path = path
         self.rows: dict[RowKey, Row] = {}
-        """Rows that were computed, in any order."""
+        """Rows computed so far, in any order."""
         self._record = record
         self._keys: list[str] = list(record["varied"])
         self._wanted = dict.fromkeys(wanted)
@@ -87,7 +87,7 @@ class Folder:
         self._opened = ExitStack()
 
     def __enter__(self) -> "Folder":
-        """Take the folder and what of this question was computed.
+        """Lock the folder and read the rows of this question computed so far.
 
         Raises:
             ConfigError: the folder has rows of another question, or another process writes them.
@@ -124,11 +124,11 @@ class Folder:
         return [self.rows[key] for key in self._wanted if key in self.rows]
 
     def missing(self) -> set[RowKey]:
-        """Return the keys of rows that are still to be computed."""
+        """Return the keys of the rows still to compute."""
         return set(self._wanted) - set(self.rows)
 
     def finish(self) -> Path:
-        """Write the file anew with all rows in order; nothing can be added any more."""
+        """Write the file anew with all rows in order; no row can be added afterwards."""
         self._file.close()
         return self._write_rows()
 
@@ -150,7 +150,7 @@ class Folder:
             raise ConfigError(f"--out {self.path} has the rows of another question ({differing}); {remedy}", key="out")
 
     def _take_rows(self) -> None:
-        """Read what is whole; a line that was being written when the process ended is dropped."""
+        """Read the whole lines; one that was being written when the process ended is dropped."""
         path = self.path / ROWS_FILE
         text = path.read_bytes().decode(errors="replace") if path.exists() else ""
         for line in text.split("\n")[1:-1]:
@@ -177,7 +177,7 @@ def require_parquet() -> None:
 
 
 def write_parquet(folder: Path, keys: Sequence[str], rows: Sequence[Row]) -> Path:
-    """Write the rows as a Parquet file; numbers of varied keys are numbers if all are."""
+    """Write the rows as a Parquet file; a varied key has numbers if all its values are."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     varied = [_numbers([row.values[number] for row in rows]) for number in range(len(keys))]
     found = [[getattr(row, name) for row in rows] for name in ("mode", *NUMBERS)]
