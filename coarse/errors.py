@@ -145,4 +145,4 @@ class UnsupportedError(CoarseError, NotImplementedError):
 
 
 class CoherenceError(CoarseError, RuntimeError):
-    """Use of a pool without coherence that lacks a flush or an invalidate, found by its sanitizer."""
+    """Use of a pool without coherence that lacks a flush or an invalidate, found by its coherence checker."""

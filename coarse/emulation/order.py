@@ -37,7 +37,7 @@ class EmulationOrder(JobQuestion):
     facts: tuple[tuple[int, ...], ...] = ()
     """Facts of each worker; decided, too."""
     checked_pool: str | None = None
-    """File by which devices send instead of by MPI, under the sanitizer of pools."""
+    """File by which devices send instead of by MPI, under the coherence checker of pools."""
     num_gpus: int = 0
     """GPUs of this host, in turn the workers' and then the devices'. Gradients and device memory lie there. 0: on
     the host."""

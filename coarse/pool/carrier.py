@@ -31,7 +31,7 @@ class PoolCarrier:
         self._pool: Pool | None = None
 
     def files(self, *, claims: bool) -> dict[str, int]:
-        """Return the pool's file, and under the sanitizer each host's cache."""
+        """Return the pool's file, and under the coherence checker each host's cache."""
         return pool_files(self._plan, claims=claims)
 
     def open(self, files: Mapping[str, int]) -> None:

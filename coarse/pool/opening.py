@@ -42,7 +42,7 @@ class PoolPlan:
 
     @property
     def is_checked(self) -> bool:
-        """True if the sanitizer stands between the devices and the pool."""
+        """True if the coherence checker stands between the devices and the pool."""
         return self.settings.coherence == "checked"
 
     @property

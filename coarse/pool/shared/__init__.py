@@ -1,1 +1,1 @@
-"""Memory that several hosts share without coherence of their caches, and a sanitizer for its users."""
+"""Memory that several hosts share without coherence of their caches, and a coherence checker for its users."""

@@ -1,4 +1,4 @@
-"""Sanitizer of pools: its caches show no store before a flush, and no other's before an invalidate.
+"""Coherence checker of pools: its caches show no store before a flush, and no other's before an invalidate.
 
 Real caches often write back or forget a line by themselves, so a program that lacks a flush mostly works. Here a host's
 cache does so never, or, on demand, at every chance (`evicts`), and each use is checked against the pool's history.

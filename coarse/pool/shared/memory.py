@@ -105,4 +105,4 @@ class MappedPool:
         self._lines.flush(self._bytes[offset : offset + nbytes])
 
     def close(self) -> None:
-        """Do nothing: stores that were not flushed are for the sanitizer to find."""
+        """Do nothing: stores that were not flushed are for the coherence checker to find."""

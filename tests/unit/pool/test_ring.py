@@ -1,4 +1,4 @@
-"""Rings over a pool: every message once and in order, under the sanitizer, and none of its flushes is superfluous."""
+"""Rings over a pool: every message once and in order, under the coherence checker, and no flush superfluous."""
 
 import inspect
 from pathlib import Path

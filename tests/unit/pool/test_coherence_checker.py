@@ -1,4 +1,4 @@
-"""What a host without coherence sees of another's stores, and which missing calls the sanitizer names."""
+"""What a host without coherence sees of another's stores, and which missing calls the coherence checker names."""
 
 import inspect
 
