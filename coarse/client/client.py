@@ -24,6 +24,7 @@ from coarse.gpu.interface import is_on_gpu
 from coarse.protocol.plan import runs_of
 from coarse.protocol.records import Allocate, Descriptor, Free
 from coarse.protocol.units import MIB
+from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.region import DeviceMemory
 
 Part = TypeVar("Part")
@@ -44,6 +45,7 @@ class Client:
         self.arenas = Arenas(self.protocol)
         self.copies = GpuCopies(link, self._regions)
         """Copies of arrays or regions on GPUs."""
+        self._has_gpu_memory = any(isinstance(memory, GpuDeviceMemory) for memory in memories.values())
         self._names: dict[int, str] = {}
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
@@ -140,13 +142,16 @@ class Client:
                     state = self._known(descriptor)
                 if state.phase is KeyPhase.IDLE or not state.is_to_change:
                     protocol.begin(state.key, is_claimed=True)
-                    if array is None and self._regions.is_host_copy(state.key, out):
+                    if array is None and out is not None and out is self._regions.host_copies.get(state.key):
                         array = out
                     is_there = array is None or not present or self._regions.holds(state, array)
                     given = array if present else None
                     target = None if present and is_there else out
                     if self.lending.lend(state, given, target, is_waited=is_waited) or is_there:
-                        self.copies.announce(state, present=present)
+                        if self._has_gpu_memory:
+                            self.copies.announce(state, present=present)
+                        else:
+                            self.link.send(protocol.announce(state.key, 0, state.plan.num_shards, present=present))
                     else:
                         assert array is not None
                         self._copy_in(state, array, is_lasting=is_waited or out is array)
@@ -300,7 +305,8 @@ class Client:
             self.counters[state.descriptor.name]["wait_s"] += self.link.job_clock.now_s() - began_s
         taken = out if copying is None else copying.out
         assert taken is not None
-        self.copies.land(key, taken)
+        if key in self.copies.pulled:
+            self.copies.land(key, taken)
         return taken, state.present
 
     def _copy_out(self, key: int, copying: "_Copying") -> bool:

@@ -41,7 +41,7 @@ class GpuCopies:
         self._regions = regions
         self._streams: dict[tuple[str, int], Stream] = {}
         """(Way, GPU) -> the stream of the copies to regions, or from them."""
-        self._pulled: dict[int, Event] = {}
+        self.pulled: dict[int, Event] = {}
         """Key -> the point at which its result has been copied."""
         self._departures: queue.SimpleQueue[_Departure | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -67,8 +67,8 @@ class GpuCopies:
         if users is not None:
             self.gpu = users.gpu
             stream.wait_for(users.record())
-        if state.key in self._pulled:
-            stream.wait_for(self._pulled.pop(state.key))
+        if state.key in self.pulled:
+            stream.wait_for(self.pulled.pop(state.key))
         num_shards = state.plan.num_shards
         stride = max(1, _PIECE_BYTES * num_shards // max(1, state.nbytes))
         for first in range(0, num_shards, stride):
@@ -84,8 +84,8 @@ class GpuCopies:
     def announce(self, state: ClientKey, *, present: bool) -> None:
         """Announce a contribution that is whole in its region: on a GPU, once the stream that writes it is through."""
         records = self._link.protocol.announce(state.key, 0, state.plan.num_shards, present=present)
-        region = self._regions.view(state) if present else None
-        if not is_on_gpu(region):
+        region: AnyArray | None = self._regions.view(state) if present else None
+        if region is None or isinstance(region, np.ndarray):
             self._link.send(records)
             return
         self.require_working()
@@ -113,14 +113,12 @@ class GpuCopies:
             begin, end = state.plan.bounds(first, last)
             self._copy(stream, flat[begin:end], region[begin:end])
             self._regions.count("from", state, (end - begin) * region.itemsize)
-        self._pulled[state.key] = stream.record()
+        self.pulled[state.key] = stream.record()
         return shards
 
     def land(self, key: int, target: AnyArray) -> None:
         """Let the caller that waited for a result use it, where it was copied to: see [Note: the user's stream]."""
-        event = self._pulled.get(key)
-        if event is None:
-            return
+        event = self.pulled[key]
         users = self._users_stream(target)
         if users is not None:
             users.wait_for(event)
@@ -164,7 +162,7 @@ class GpuCopies:
 
     def settle(self, key: int) -> None:
         """Return once nothing reads a key's region, or writes its result, any more."""
-        event = self._pulled.pop(key, None)
+        event = self.pulled.pop(key, None)
         if event is not None:
             event.wait()
 
@@ -192,7 +190,7 @@ class GpuCopies:
         with contextlib.suppress(GpuError):
             for stream in self._streams.values():
                 stream.record().wait()
-        self._pulled.clear()
+        self.pulled.clear()
         with contextlib.suppress(GpuError):  # CUDA may have ended before this process has
             for pages, _ in self._pinned:
                 gpus().unpin(pages)

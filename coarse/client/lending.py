@@ -87,10 +87,11 @@ class Lending:
         """
         if self._loans:
             self._sweep()
-        if not self._may_be_lent(state) and state.key not in self._results and state.key not in self._holders:
+        is_large = 0 < self._least_bytes <= state.nbytes
+        if not is_large and state.key not in self._results and state.key not in self._holders:
             return False  # as most are: nothing to forget, and nobody to tell
         self._forget(state.key)  # a push whose result nobody took
-        lends = target is not None and self._may_lend(state, source, target, is_waited)
+        lends = target is not None and is_large and self._may_lend(state, source, target, is_waited)
         at = (state.epoch, 0, 0)
         if lends:
             assert target is not None
@@ -200,14 +201,11 @@ class Lending:
             if left:
                 self._holders[key] = left
 
-    def _may_be_lent(self, state: ClientKey) -> bool:
-        """Return whether a key's tensor is large enough; those that were lent before may not be, if it changed."""
-        return 0 < self._least_bytes <= state.nbytes
-
     def _may_lend(
         self, state: ClientKey, source: np.ndarray | None, target: np.ndarray, is_waited: bool
     ) -> bool:
-        if not self._may_be_lent(state) or state.key in self._pulled:
+        """Return whether a tensor that is large enough is to be lent; it may have been smaller, or larger, before."""
+        if state.key in self._pulled:
             return False
         given = (target,) if source is None else (source, target)
         if any(is_on_gpu(array) for array in given):

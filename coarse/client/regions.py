@@ -19,7 +19,7 @@ class KeyRegions:
         self._memories = memories
         self.arrays: dict[int, np.ndarray] = {}
         """Key -> the array that `array` made of its region, of which any other array that lies there is a view."""
-        self._host_copies: dict[int, np.ndarray] = {}
+        self.host_copies: dict[int, np.ndarray] = {}
         """Key -> what stands on the host for its region on a GPU."""
         self._flat: dict[int, tuple[ClientKey, np.ndarray]] = {}
         self._link_bytes: dict[tuple[str, int], float] = {}
@@ -45,14 +45,10 @@ class KeyRegions:
 
     def host_copy(self, descriptor: Descriptor, key: int) -> np.ndarray:
         """Return the array on the host for a key's region on a GPU, zeros at first."""
-        found = self._host_copies.get(key)
+        found = self.host_copies.get(key)
         if found is None:
-            found = self._host_copies[key] = np.zeros(descriptor.shape, STORAGE[descriptor.dtype])
+            found = self.host_copies[key] = np.zeros(descriptor.shape, STORAGE[descriptor.dtype])
         return found
-
-    def is_host_copy(self, key: int, array: np.ndarray | None) -> bool:
-        """Return whether an array is what `host_copy` gave for a key."""
-        return array is not None and array is self._host_copies.get(key)
 
     def holds(self, state: ClientKey, array: np.ndarray) -> bool:
         """Return whether an array is the whole region, element for element: one that only begins there is not."""
@@ -73,7 +69,7 @@ class KeyRegions:
         """Note that a key's region is this worker's no more."""
         self.arrays.pop(key, None)
         self._flat.pop(key, None)
-        self._host_copies.pop(key, None)
+        self.host_copies.pop(key, None)
 
     def count(self, way: str, state: ClientKey, nbytes: int) -> None:
         """Note bytes that were copied `to` or `from` the region's device."""

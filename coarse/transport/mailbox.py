@@ -115,6 +115,7 @@ class Mailbox:
         self._run = run
         self._is_punctual = is_punctual
         self._inbound = [(peer, _Ring(control, num_endpoints, peer, endpoint)) for peer in peers]
+        self._inbound_rings = [ring for _, ring in self._inbound]
         self._outbound = {peer: _Ring(control, num_endpoints, endpoint, peer) for peer in peers}
         self._waiting: dict[int, deque[bytes]] = {}
         self._status = {
@@ -266,7 +267,7 @@ class Mailbox:
         return dead
 
     def _has_frames(self) -> bool:
-        return any(ring.has_frames() for _, ring in self._inbound)
+        return any(map(_Ring.has_frames, self._inbound_rings))
 
     def _linger(self) -> bool:
         """Linger for frames ([Note: lingering]); return whether some came."""

@@ -101,7 +101,7 @@ class DualReducer(DeviceReducer):
                 self._submit(index)
 
     def _submit(self, index: int) -> None:
-        descriptor, array = self._buckets[index]
+        descriptor, _, array = self._buckets[index]
         self._client.count_push(descriptor)
         self._held[index].started = self._stream.submit(descriptor, array)
 
@@ -123,7 +123,7 @@ class DualReducer(DeviceReducer):
     def begin_round(self) -> None:
         """Begin the next round, as the chooser decides it."""
         self._presence.end()
-        decided = self._chooser.next_round([descriptor for descriptor, _ in self._buckets])
+        decided = self._chooser.next_round([descriptor for descriptor, *_ in self._buckets])
         self._round.begin(decided)
         self._held.clear()
         self._turns = deque(index for index, by in enumerate(decided.by) if by is By.WORKERS and not decided.hold_back)

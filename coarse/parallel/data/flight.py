@@ -34,12 +34,6 @@ MOVES: dict[BucketPhase, tuple[BucketPhase, ...]] = {
 step, one more gradient; the next step."""
 
 
-def moved(phase: BucketPhase, to: BucketPhase) -> BucketPhase:
-    """Return the phase after a move; AssertionError if no bucket may make it."""
-    assert to in MOVES[phase], f"a bucket that is {phase.name} cannot become {to.name}"
-    return to
-
-
 def reopened(phase: BucketPhase) -> BucketPhase:
     """Return the phase to which a bucket whose result is in `.grad` moves for one more gradient."""
     assert phase in (BucketPhase.LANDED, BucketPhase.SUMMED), f"a bucket that is {phase.name} has no result"

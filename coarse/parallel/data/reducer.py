@@ -155,7 +155,8 @@ class DeviceReducer:
     def __init__(self, client: "Client", timer: "PassTimer | None" = None) -> None:
         self.timer = timer
         self._client = client
-        self._buckets: list[tuple[Descriptor, np.ndarray]] = []
+        self._buckets: list[tuple[Descriptor, np.ndarray | None, np.ndarray]] = []
+        """(Descriptor, array to be copied if it is on a GPU, array) of each bucket, by index."""
 
     @property
     def rounds(self) -> Rounds | None:
@@ -175,13 +176,13 @@ class DeviceReducer:
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
         """Take a bucket's flat memory."""
-        self._buckets.append((descriptor, array))
+        is_copied = is_on_gpu(array)
+        self._buckets.append((descriptor, array if is_copied else None, array))
 
     def start(self, index: int) -> Flight:
         """Push a bucket, whose contribution is complete."""
-        descriptor, array = self._buckets[index]
-        is_copied = is_on_gpu(array)
-        return self._client.push_pull(descriptor, array if is_copied else None, array)
+        descriptor, copied, array = self._buckets[index]
+        return self._client.push_pull(descriptor, copied, array)
 
     def cancel(self, index: int) -> bool:
         """Return False: a device may be adding the bucket."""
@@ -191,7 +192,7 @@ class DeviceReducer:
         """Forget all buckets; the devices get their memory back once all workers have dropped theirs."""
         buckets, self._buckets = self._buckets, []
         if is_initialized():
-            for descriptor, _ in buckets:
+            for descriptor, *_ in buckets:
                 self._client.deregister(descriptor.name)
 
     def close(self) -> None:

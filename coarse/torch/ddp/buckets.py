@@ -21,7 +21,7 @@ from torch.autograd.graph import increment_version
 
 from coarse.parallel.data.bucket_plan import BucketPlan
 from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
-from coarse.parallel.data.flight import BucketPhase
+from coarse.parallel.data.flight import MOVES, BucketPhase
 from coarse.parallel.data.reducer import Flight
 from coarse.protocol import override
 from coarse.protocol.dtypes import STORAGE, Op
@@ -103,8 +103,12 @@ class Bucket:
     """True if anything but a device wrote to the gradients, or put others in their place, between the last `seal` and
     `open`. A write through `.data` leaves no trace."""
 
+    is_on_gpu: bool = field(init=False, default=False)
+    """True if its memory is on a GPU."""
+
     def __post_init__(self) -> None:
         wire = self.plan.descriptor.dtype
+        self.is_on_gpu = isinstance(self.array, torch.Tensor)
         self.flat = self.array if isinstance(self.array, torch.Tensor) else tensor_of(self.array, wire)
         self.views = tuple(
             _view_like(parameter, self.flat, slot.offset_elements)
@@ -131,13 +135,13 @@ class Bucket:
             return np.zeros((rows, cohorts), STORAGE[self.plan.descriptor.dtype])
         return self.array[-rows * cohorts :].reshape(rows, cohorts)
 
-    @property
-    def is_on_gpu(self) -> bool:
-        """True if its memory is on a GPU."""
-        return isinstance(self.array, torch.Tensor)
+    def move(self, to: BucketPhase) -> None:
+        """Go on to another phase; AssertionError if it may not follow this one (`flight.MOVES`)."""
+        assert to in MOVES[self.phase], f"a bucket that is {self.phase.name} cannot become {to.name}"
+        self.phase = to
 
     def in_its_stream(self) -> AbstractContextManager[None]:
-        """Have this thread work with the bucket's memory in torch's stream, if that is on a GPU."""
+        """Have this thread work with the bucket's memory, which is on a GPU, in torch's stream."""
         return in_its_stream(self.flat)
 
     def begin_step(self) -> None:
@@ -164,7 +168,8 @@ class Bucket:
                 view.zero_()
             elif gradient is not view:
                 self.put(slot, gradient)
-        self._multiply(1.0 / self.predivide)
+        if self.predivide != 1.0:
+            self._multiply(1.0 / self.predivide)
         sealed = []
         for parameter in self.parameters:
             gradient = parameter.grad
@@ -197,12 +202,14 @@ class Bucket:
             if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
                 self.was_disturbed = True
         if num_ranks is None:
-            self._multiply(self.predivide)
+            if self.predivide != 1.0:
+                self._multiply(self.predivide)
             return {}
         increment_version([self.flat])  # see [Note: writes that autograd sees]
         if isinstance(self.array, torch.Tensor):
             tensor_of(self._presence, self.plan.descriptor.dtype).copy_(self._presence_tensor)
-        self._multiply(self.predivide)
+        if self.predivide != 1.0:
+            self._multiply(self.predivide)
         self.has_sum = bool(self._presence[-1].any())
         if (self._presence == self._presence[-1]).all():  # every rank had every gradient
             if not self.shows_results:
@@ -229,8 +236,7 @@ class Bucket:
 
     def _multiply(self, factor: float) -> None:
         """Multiply the summed part of the gradients."""
-        if factor != 1.0:
-            self.flat[: -self._presence.size].mul_(factor)
+        self.flat[: -self._presence.size].mul_(factor)
 
     def _counts(self, num_ranks: int) -> list[int]:
         """Return the number of ranks that had each gradient, and of those that took part."""

@@ -2,19 +2,22 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 
 import torch
 from torch.autograd.graph import get_gradient_edge
 
 from coarse.errors import CoarseError, InFlightError, JoinedError, MismatchError
-from coarse.parallel.data.flight import BucketPhase, moved, reopened
+from coarse.parallel.data.flight import BucketPhase, reopened
 from coarse.parallel.data.reducer import Reducer
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients, SparseSlot
 from coarse.torch.on_gpu import gpu_of
+
+_ON_HOST = nullcontext()
+"""Context of work with buckets that are on no GPU, which have no streams."""
 
 
 class GradientExchange:
@@ -113,7 +116,7 @@ class GradientExchange:
         After a StallError it may be called again.
         """
         if self._rounds is not None:
-            with self._in_streams():
+            with self._in_streams() if self._by_gpu else _ON_HOST:
                 self._rounds.all_started()
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
@@ -187,7 +190,7 @@ class GradientExchange:
             if bucket.phase is BucketPhase.LATE:
                 self._start(bucket)
         if self._rounds is not None:
-            with self._in_streams():
+            with self._in_streams() if self._by_gpu else _ON_HOST:
                 self._rounds.all_started()
 
     def land(self, bucket: Bucket, *, is_last: bool) -> None:
@@ -203,7 +206,7 @@ class GradientExchange:
     def clear_landed(self, bucket: Bucket, *, set_to_none: bool) -> None:
         """Zero the gradients of a bucket that has landed."""
         bucket.clear(set_to_none=set_to_none)
-        bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
+        bucket.move(BucketPhase.FILLING)
         bucket.begin_step()
 
     @property
@@ -224,7 +227,7 @@ class GradientExchange:
         self._has_summed_sparse, self._has_found_sparse = True, False
 
     def _end(self, bucket: Bucket) -> None:
-        bucket.phase = moved(bucket.phase, BucketPhase.SUMMED)
+        bucket.move(BucketPhase.SUMMED)
         bucket.begin_step()
 
     def _all_landed(self) -> None:
@@ -346,14 +349,14 @@ class GradientExchange:
     def _reopen(self, bucket: Bucket) -> None:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
         if bucket.phase is BucketPhase.IN_FLIGHT and self._reducer.cancel(bucket.plan.index):
-            bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
+            bucket.move(BucketPhase.FILLING)
             bucket.open(None)
             if bucket.was_disturbed:
                 self._disturbed.append(bucket.plan.names[0])
         else:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
-            bucket.phase = moved(bucket.phase, reopened(bucket.phase))
+            bucket.move(reopened(bucket.phase))
             if self._op is Op.SUM:
                 bucket.scale(1.0 / self._num_ranks)
         if self._disturbed:
@@ -365,9 +368,9 @@ class GradientExchange:
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
         bucket.seal(self._place)
-        with self._in_streams():
+        with self._in_streams() if self._by_gpu else _ON_HOST:
             bucket.flight = self._reducer.start(bucket.plan.index)
-        bucket.phase = moved(bucket.phase, BucketPhase.IN_FLIGHT)
+        bucket.move(BucketPhase.IN_FLIGHT)
 
     @contextmanager
     def _in_streams(self) -> Iterator[None]:
@@ -382,9 +385,9 @@ class GradientExchange:
 
     def _finish(self, bucket: Bucket) -> None:
         assert bucket.flight is not None
-        with bucket.in_its_stream():
+        with bucket.in_its_stream() if bucket.is_on_gpu else _ON_HOST:
             bucket.flight.wait()
-        bucket.phase = moved(bucket.phase, BucketPhase.LANDED)
+        bucket.move(BucketPhase.LANDED)
         self.last_absent.update(bucket.open(self._num_ranks))
         self._has_found_sparse |= bucket.has_sparse
         if bucket.was_disturbed:

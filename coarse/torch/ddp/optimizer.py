@@ -118,7 +118,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
         self._op, self._is_of_all = Op(op), process_set is global_process_set
-        self._runtime = runtime
+        self._runtime, self._lag = runtime, self._strategy.lag
         self._names = names_of(_numbered(optimizer) if named_parameters is None else named_parameters)
         self._predivide = float(gradient_predivide_factor)
         self._wants_sparse = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
@@ -130,7 +130,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._places = places_of(self._names)
         on_gpu = next((gpu_of(parameter) for parameter, place in self._places.items() if place), None)
         self._reducer = self._peers.reducer(self._prefix, on_gpu, self._strategy)
-        gathers = self._gathers_sparse and not sparse_as_dense and not self._strategy.lag
+        gathers = self._gathers_sparse and not sparse_as_dense and not self._lag
         self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
         self._rest: list[Bucket] = []
         """Buckets that are made anew without parameters whose gradients turned out to be sparse."""
@@ -168,7 +168,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with (
             handing_on(self, self._inner) if HANDED & self.__dict__.keys() else nullcontext(),
             self._made_sparse() if self._wants_sparse and closure is None else nullcontext(),
-            self._without_those_to_come() if self._strategy.lag and closure is None else nullcontext(),
+            self._without_those_to_come() if self._lag and closure is None else nullcontext(),
         ):
             result = self._inner.step(**options)
         self._exchange.is_synchronised = False  # the next gradients are to be
