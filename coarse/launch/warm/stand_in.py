@@ -26,7 +26,7 @@ def main() -> None:
         with suppress(ProcessLookupError):  # it may have ended; then its status comes next
             rank = os.pidfd_open(pid)
             for number in FORWARDED:
-                signal.signal(number, lambda came, _: signal.pidfd_send_signal(rank, came))
+                signal.signal(number, lambda came, _: _forward(rank, came))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if not (said := server.recv(64)):
             with suppress(ProcessLookupError):
@@ -39,6 +39,12 @@ def main() -> None:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
+
+
+def _forward(rank: int, number: int) -> None:
+    """Send a signal to the rank, unless it has just ended: its status comes next."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(rank, number)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def force_split(name: str = "") -> None:
 
         def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
             array = super().memory_of(descriptor)
-            buckets = [one for one, _ in self._buckets]
+            buckets = [one for one, *_ in self._buckets]
             self._round.begin(self._chooser.next_round(buckets))
             return array
 
