@@ -19,7 +19,6 @@ COMPILED = [
     "coarse/hardware/ports.py",
     "coarse/hardware/ways.py",
     "coarse/protocol/plan.py",
-    "coarse/proxy/device.py",
     "coarse/proxy/keys.py",
     "coarse/proxy/protocol.py",
     "coarse/proxy/queues.py",

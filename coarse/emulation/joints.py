@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from coarse.emulation.envelope import NUMBER_BYTES, Submission
-from coarse.protocol import override
 from coarse.protocol.joint import CollectiveKind, Joint, Meeting, unpack_call
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sharded.chains import (
@@ -205,7 +204,7 @@ def _rooted(joints: Sequence[Joint], routes: SiteRoutes) -> Phase:
     raise AssertionError(f"emulation has no phases for {joint}")
 
 
-class _RingsInPieces(AllReduces):
+class _RingsInPieces:
     """All-reduces of a group, each begun by every member by itself; the n-th of one is the n-th of all."""
 
     def __init__(self, engine: Engine, routes: SiteRoutes, members: Sequence[int], hand_on: _HandOn) -> None:
@@ -215,7 +214,10 @@ class _RingsInPieces(AllReduces):
         """Submissions by place, of those that are not over."""
         self._num_begun: Counter[int] = Counter()
         self._hand_on = hand_on
-        super().__init__(engine, routes.site.between_workers, members, self._num_elements, self._sizes)
+        self._engine = engine
+        self._rings = AllReduces(
+            engine, routes.site.between_workers, members, self._num_elements, self._sizes, self._ended
+        )
 
     def submit(self, worker: int, call: Call) -> None:
         """Begin a member's next all-reduce."""
@@ -225,8 +227,7 @@ class _RingsInPieces(AllReduces):
         if place == len(self._sizes):
             self._sizes.append(call.joint.itemsize)
             self._num_elements.append(call.joint.nbytes // call.joint.itemsize)
-        self.begin(worker, place)
+        self._rings.begin(worker, place)
 
-    @override
-    def on_ended(self, worker: int, place: int) -> None:
-        self._hand_on(worker, self._submitted[worker].pop(place), self.engine.now_s)
+    def _ended(self, worker: int, place: int) -> None:
+        self._hand_on(worker, self._submitted[worker].pop(place), self._engine.now_s)

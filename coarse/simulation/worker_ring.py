@@ -1,11 +1,10 @@
 # Pure: no MPI, threads, clock or environment.
 """All-reduce by the workers themselves, on simulated links."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from coarse.collectives.ring_stream import RingStream
-from coarse.protocol import override
 from coarse.proxy.instructions import Instruction, RingId, RingSend
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.job import Job
@@ -23,25 +22,24 @@ class AllReduces:
         members: Sequence[int],
         num_elements: Sequence[int],
         itemsizes: Sequence[int],
+        on_ended: Callable[[int, int], None],
     ) -> None:
         """Build the stream of each of `members`.
 
         `num_elements` and `itemsizes` are, by place, the elements of each all-reduce, and the bytes of an element as
-        `members` sum it. `paths` are as Site.between_workers.
+        `members` sum it. `paths` are as Site.between_workers. `on_ended` is called with a worker that has the sum, and
+        its place.
         """
         self.engine = engine
         self.paths = paths
         ring = tuple(members)
         self._itemsizes = itemsizes
+        self._on_ended = on_ended
         self._streams = {worker: RingStream(worker, ring, num_elements) for worker in ring}
 
     def begin(self, worker: int, place: int) -> None:
         """Begin the all-reduce of a place on a worker's stream."""
         self._carry_out(worker, self._streams[worker].push(place))
-
-    def on_ended(self, worker: int, place: int) -> None:
-        """Act on a worker's sum of a place."""
-        raise NotImplementedError
 
     def send(self, worker: int, send: RingSend) -> None:
         """Send a worker's chunk to the next member."""
@@ -58,7 +56,7 @@ class AllReduces:
             if isinstance(step, RingSend):
                 self.send(worker, step)
         for place in self._streams[worker].take_finished():
-            self.on_ended(worker, place)
+            self._on_ended(worker, place)
 
     def _on_chunk(self, worker: int, ring: RingId, step: int) -> None:
         self._carry_out(worker, self._streams[worker].on_chunk(ring, step))
@@ -87,12 +85,11 @@ class WorkerRing(AllReduces):
         num_elements = [gradient.num_elements for gradient in gradients]
         itemsizes = [gradient.dtype.accumulator.itemsize for gradient in gradients]
         members = range(num_members or job.num_workers)
-        super().__init__(engine, job.site.between_workers, members, num_elements, itemsizes)
+        super().__init__(engine, job.site.between_workers, members, num_elements, itemsizes, self._hand_on)
 
     def push(self, worker: int, position: int) -> None:
         """Begin the all-reduce of a gradient on a worker's stream."""
         self.begin(worker, self._places[position])
 
-    @override
-    def on_ended(self, worker: int, place: int) -> None:
+    def _hand_on(self, worker: int, place: int) -> None:
         self._on_synced(worker, self._positions[place])
