@@ -1,7 +1,8 @@
 """The package's metadata; the settings of the tools stand in pyproject.toml.
 
 With COARSE_USE_MYPYC=1 mypyc compiles what simulations spend their time in (COMPILED), where mypy and a C compiler are:
-the same sources and the same results (docs/predict.md).
+the same sources and the same results (docs/predict.md). A class with subclasses elsewhere must stay out, as that of
+coarse/proxy/device.py does: mypyc refuses an interpreted class below a compiled one. It took no less time compiled.
 """
 
 import os
