@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-faults bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-shard-search bench-odc-nodes bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-odc soak readme validate test-gpu test-hosts bench-gpu clean
+.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types docs bench bench-sync bench-step bench-first-names bench-faults bench-idle bench-simulator bench-emulation bench-emulated-training bench-emulated-box bench-emulated-study bench-shard-search bench-odc-nodes bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-odc soak readme validate test-gpu test-hosts bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -54,6 +54,10 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# The documentation as a site under build/site, without a network; a link or a reference that is broken ends it.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 test-unit: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/test_layering.py

@@ -60,7 +60,14 @@ if TYPE_CHECKING:
     from coarse.snapshots.face import restore, snapshot
     from coarse.snapshots.files.restore import Checkpoint
 
-Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
+Average = Op.AVERAGE
+"""The mean over all workers, of floating-point arrays alone: a mean of integers would be rounded."""
+Sum = Op.SUM
+"""The sum over all workers."""
+Min = Op.MIN
+"""The least of all workers' values, element by element."""
+Max = Op.MAX
+"""The greatest of all workers' values, element by element."""
 
 __all__ = [
     "Average",
