@@ -16,7 +16,7 @@ except ImportError as error:
 HELP_LINES = {
     "run": "Start workers and light memory-device ranks in one mpirun, and end with its status.",
     "calibrate": "Measure a memory device's latency, streams, flushes and sums, and save it as a machine.",
-    "check": "Validate the configuration and show what this machine offers; or check a strategy of your own.",
+    "check": "Validate the configuration, show what this machine offers and lacks; or check a strategy of your own.",
     "emulate": "Run a training job's synchronisation live on emulated links, and hold it against the simulator.",
     "predict": "Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page.",
     "profile": "Measure this machine's copies between processes, its records and its adder.",
@@ -29,7 +29,7 @@ HELP_LINES = {
 FIRST_HOUR = """\
 coarse: data-parallel training over memory devices. Six commands of a first hour, with times on two cores:
 
-  coarse check                                                    what this machine offers and what it lacks; 1 s
+  coarse check --start                                            what this machine offers and lacks, a first sum; 3 s
   coarse run --workers 2 --devices 1 train.py                     a script on memory devices; examples/ has ten
   coarse run --machine cxl-cz120 train.py                         the same in the time of a machine that is not here
   coarse predict --machine aws-p3 --model bert-large --workers 4  a known model, simulated in every mode; 10 s

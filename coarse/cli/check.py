@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import coarse
+from coarse.cli.lacks import Lack, lacks_of, this_machine
 from coarse.cli.own_mode import SetOptions
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import CapacityError, ConfigError, GpuError, UnsupportedError
@@ -33,6 +35,8 @@ from coarse.strategy.named import options_from, placement_of, require_classes, s
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, is_open_mpi, loaded_library
 
 app = typer.Typer(add_completion=False)
+_FIRST_SUM_S = 120
+"""Limit of the smallest job, which takes two seconds: `startup_timeout_s` twice."""
 
 
 @app.command()
@@ -45,8 +49,11 @@ def check(
         str | None, typer.Option("--strategy", help="Check a strategy instead: MODULE:CLASS or FILE.py:CLASS.")
     ] = None,
     options: SetOptions = None,
+    start: Annotated[
+        bool, typer.Option("--start", help="Also start the smallest job: two workers and a memory device add an array.")
+    ] = False,
 ) -> None:
-    """Validate the configuration and show what this machine offers; or check a strategy of your own."""
+    """Validate the configuration, show what this machine offers and lacks; or check a strategy of your own."""
     with wrong_input_ends_with_2():
         if strategy_named is not None:
             _check_strategy(strategy_named, options or ())
@@ -60,13 +67,51 @@ def check(
             memories = _memories(partition, node, settings.device_capacity_bytes)
         elif node is not None:
             raise ConfigError(f"--node {node} is a node of a partition table, and no partition is configured")
-        environment = _environment(usable_mpirun(sys.executable, os.environ))
-        environment["tensors in ordinary memory"] = _plain_tensors(settings.lend_from_bytes)
+        mpirun = usable_mpirun(sys.executable, os.environ)
+        missing, why_copied = missing_defaults(parameter_files(mpirun), os.environ), why_not_here()
+        seen, why_no_gpus = _gpus()
+        environment = _environment(mpirun) | {
+            "GPUs": seen or f"none: {why_no_gpus}",
+            "plain mpirun": "lacks what coarse run sets" if missing else "has what coarse run sets",
+            "tensors in ordinary memory": _plain_tensors(settings.lend_from_bytes, why_copied),
+        }
     console = Console()
     console.print(_table("configuration", _settings(settings)))
     if memories:
         console.print(_table("memory of the devices, on this machine", memories))
     console.print(_table("environment", environment))
+    _print_lacks(lacks_of(this_machine(missing, why_copied, available_bytes(), why_no_gpus)))
+    if start:
+        _start_first_sum()
+
+
+def _print_lacks(lacks: Sequence[Lack]) -> None:
+    """Print what this machine lacks, what follows, and what to type: whole lines, to be copied."""
+    if not lacks:
+        print("This machine lacks nothing that coarse looks for.")
+        return
+    print("This machine lacks:")
+    for number, lack in enumerate(lacks, start=1):
+        print(f"{number}. {lack.lack}: {lack.effect}.")
+        print("".join(f"     {line}\n" for line in lack.remedy.splitlines()), end="")
+
+
+def _start_first_sum() -> None:
+    """Run the smallest job by `coarse run`; print what came of it, and exit with status 1 if it failed."""
+    command = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1", "-m", "coarse.cli.first_sum"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COARSE_")}
+    try:
+        done = subprocess.run(
+            command, cwd="/", env=environ, capture_output=True, text=True, timeout=_FIRST_SUM_S, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        print(f"the smallest job did not end within {late.timeout:g} s: {' '.join(command)}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(done.stdout, end="")
+    if done.returncode:
+        print(done.stderr, end="", file=sys.stderr)
+        print(f"the smallest job ended with status {done.returncode}: {' '.join(command)}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _check_strategy(mode: str, options: Sequence[str]) -> None:
@@ -90,12 +135,12 @@ def _settings(settings: Config) -> dict[str, str]:
     return rows
 
 
-def _plain_tensors(lend_from_bytes: int) -> str:
+def _plain_tensors(lend_from_bytes: int, why_copied: str) -> str:
     """Return how tensors outside of device memory reach the devices here."""
     if not lend_from_bytes:
         return "copied to devices and back (lend_from_bytes = 0)"
-    if why := why_not_here():
-        return f"copied to devices and back: {why}"
+    if why_copied:
+        return f"copied to devices and back: {why_copied}"
     size = f"{lend_from_bytes / MIB:g} MiB" if lend_from_bytes >= MIB else f"{lend_from_bytes} bytes"
     return f"read and written where they lie from {size} on, by process_vm_readv and process_vm_writev"
 
@@ -126,8 +171,6 @@ def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | N
 
 def _environment(mpirun: str) -> dict[str, str]:
     """Return the environment of a job here, by name."""
-    missing = missing_defaults(parameter_files(mpirun), os.environ)
-    lacking = "".join(f"\nexport {name}={value}" for name, value in missing.items())
     return {
         "coarse": f"{VERSION} in {Path(coarse.__file__).parent}",
         "Python": f"{platform.python_version()} ({sys.executable})",
@@ -137,8 +180,6 @@ def _environment(mpirun: str) -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{available_bytes() / GIB:.1f} GiB free of {total_bytes() / GIB:.1f} GiB{_group_said()}",
         "NUMA nodes": "\n".join(map(str, memory_nodes())) or "none",
-        "GPUs": _gpus(),
-        "plain mpirun": f"lacks what coarse run sets:{lacking}" if lacking else "has what coarse run sets",
     }
 
 
@@ -157,8 +198,8 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _gpus() -> str:
-    """Return a line for each GPU with the GPUs that it reaches, or the reason why there are none."""
+def _gpus() -> tuple[str, str]:
+    """Return a line for each GPU with the GPUs that it reaches, and the reason why there are none; one of the two."""
     try:
         infos, reaches = gpus().infos(), gpus().can_access
         lines = []
@@ -166,9 +207,9 @@ def _gpus() -> str:
             peers = [other.number for other in infos if other != info and reaches(info.number, other.number)]
             others = f"; peer access to {', '.join(map(str, peers)) or 'no other'}" if len(infos) > 1 else ""
             lines.append(f"{info}{others}")
-        return "\n".join(lines) or "none"
     except (ConfigError, GpuError) as refused:
-        return f"none: {refused}"
+        return "", str(refused)
+    return "\n".join(lines), "" if lines else "CuPy sees none"
 
 
 def _mpi_library() -> str:

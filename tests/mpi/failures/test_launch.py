@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,14 @@ def test_coarse_run_ends_with_the_status_of_mpirun(tmp_path):
     completed = complete([sys.executable, "-m", "coarse", "run", "--workers", "1", "--devices", "1", str(script)])
     assert completed.returncode == 3, completed.stderr
     assert completed.stdout == ""
+
+
+def test_a_check_starts_the_smallest_job_whatever_the_environment_says_of_others(monkeypatch):
+    monkeypatch.setenv("COARSE_PARTITION", "1:3")
+    completed = complete([sys.executable, "-m", "coarse", "check", "--start"])
+    assert completed.returncode == 0, completed.stderr
+    said = r"^2 workers and a memory device added 1 MiB, rightly, in [\d.]+ ms \(measured\)$"
+    assert re.search(said, completed.stdout, re.MULTILINE)
 
 
 def test_a_device_that_ends_for_a_worker_is_not_named_as_the_cause(tmp_path):

@@ -15,7 +15,7 @@ from coarse.cli.app import HELP_LINES, MODULES, app
 COMMANDS = Path(import_module("coarse.cli").__file__).parent
 NOT_COMMANDS = {
     *("__init__", "app", "named_function", "options", "possible_modes", "progress", "sample_costs", "wrong_input"),
-    *("check_strategy", "own_mode", "fields", "several_modes"),
+    *("check_strategy", "own_mode", "fields", "several_modes", "lacks", "first_sum"),
 }
 PROGRAM = """
 import atexit, sys
