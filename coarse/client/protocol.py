@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from coarse.client.refusals import error_of, not_resumed, not_taken
 from coarse.protocol.codec import feature_of
-from coarse.protocol.plan import Facts, Placement, SyncPlan, mask_of
+from coarse.protocol.plan import Facts, Placement, ShardPlan, mask_of
 from coarse.protocol.records import (
     Allocated,
     Deregister,
@@ -66,7 +66,7 @@ class ClientKey:
     key: int
     descriptor: Descriptor
     epoch: int
-    plan: SyncPlan
+    plan: ShardPlan
     targets: tuple[tuple[int, int, int], ...]
     """(device, first shard, past the last): to whom which shards are announced."""
     route: int = -1
@@ -220,7 +220,7 @@ class ClientProtocol:
         teller = self.local_proxy if state is None else state.route  # it cannot overtake the registration
         return [ToDevice(teller, Deregister(self.client, key, device, offset, teller))]
 
-    def plan_of(self, descriptor: Descriptor) -> SyncPlan:
+    def plan_of(self, descriptor: Descriptor) -> ShardPlan:
         """Return the plan of a tensor by the name that it has now."""
         return self.placement.plan_of(descriptor.tensor(self.key(descriptor.name)), self._facts)
 

@@ -10,12 +10,12 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.collectives import headers
-from coarse.collectives.awaited import Awaited
+from coarse.collectives.conditions import Condition
 from coarse.collectives.headers import Header
 from coarse.collectives.hierarchical import Hierarchical
 from coarse.collectives.node_memory import NodeBuffer, NodeRegion, agree_on_region
 from coarse.collectives.opening import Opened
-from coarse.collectives.progress import Job, Pending, Waits
+from coarse.collectives.progress import Conditions, Job, Pending
 from coarse.collectives.ring import Ring
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.shared import SharedByGroups
@@ -29,7 +29,7 @@ class WorkerGroup:
     """Group of workers (ranks among workers, as coarse.rank() counts) that gather and reduce together.
 
     All members open it in the same order among their groups, and call the same methods in the same order with arrays
-    of the same sizes; `alike` says what else must be the same on all of them. A call returns at once an object that
+    of the same sizes; `must_match` says what else must be the same on all. A call returns at once an object that
     ends once its arrays may be used again: until then they may not be changed. Arrays are contiguous. The data that a
     call reads must be there, or once its `after` is over. An error that all members raise together (MismatchError,
     CapacityError) leaves the group as it was; after any other it cannot be used any more.
@@ -73,7 +73,7 @@ class WorkerGroup:
 
     # --- memory of the node
 
-    def node_buffer(self, name: str, nbytes: int, *, alike: str = "") -> NodeBuffer:
+    def node_buffer(self, name: str, nbytes: int, *, must_match: str = "") -> NodeBuffer:
         """Return memory of the node's devices, one copy on every node.
 
         All members make the same call, and it returns when the memory is there.
@@ -84,16 +84,16 @@ class WorkerGroup:
         found: list[NodeRegion] = []
         parts = self._parts
 
-        def take() -> Waits:
+        def take() -> Conditions:
             yield from agree_on_region(parts.wire, parts.shared.devices, nbytes, 0, found)
 
-        self._submit_agreed(CollectiveKind.NODE_BUFFER, name, nbytes, take, alike=alike).wait()
+        self._submit_agreed(CollectiveKind.NODE_BUFFER, name, nbytes, take, must_match=must_match).wait()
         return NodeBuffer(name, found[0], parts.shared.devices.view(found[0]), self._release)
 
     def _release(self, buffer: NodeBuffer) -> None:
         node, devices = self._parts.node, self._parts.shared.devices
 
-        def release() -> Waits:
+        def release() -> Conditions:
             yield node.ticks.all_passed(node.ticks.tick())
             if node.position == 0:
                 devices.free(buffer.region)
@@ -110,8 +110,8 @@ class WorkerGroup:
         *,
         keep: NodeBuffer | None = None,
         what: str,
-        alike: str = "",
-        after: Awaited | None = None,
+        must_match: str = "",
+        after: Condition | None = None,
     ) -> Pending:
         """Gather every member's `own`, (n,) bytes, into every member's `out`, (p*n,).
 
@@ -122,13 +122,13 @@ class WorkerGroup:
         if keep is not None:
             _require_room(what, keep, flat.nbytes)
 
-        def gather() -> Waits:
+        def gather() -> Conditions:
             _put_own(flat, mine, self.rank)
             yield from self._way.gather(flat, mine.nbytes, keep, what)
 
         return self._submit_agreed(
-            CollectiveKind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike, after=after,
-            buffer=keep,
+            CollectiveKind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), must_match=must_match,
+            after=after, buffer=keep,
         )  # fmt: skip
 
     def read_node(self, out: np.ndarray, kept: NodeBuffer, *, what: str) -> Pending:
@@ -152,7 +152,7 @@ class WorkerGroup:
         self._parts.shared.node_reads[what] += nbytes
 
     def gather_on_node(
-        self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None,
+        self, out: np.ndarray, own: np.ndarray, *, what: str, must_match: str = "", after: Condition | None = None,
         kept: NodeBuffer | None = None,
     ) -> Pending:  # fmt: skip
         """Gather as all_gather does, among the members of this one's node alone, in order of `node_ranks`.
@@ -162,14 +162,16 @@ class WorkerGroup:
         flat, mine, node = _bytes(out, "out"), _bytes(own, "own"), self._parts.node
         _require_size(what, "out", flat.nbytes, node.num_members * mine.nbytes)
 
-        def gather() -> Waits:
+        def gather() -> Conditions:
             _put_own(flat, mine, node.position)
             if node.num_members > 1:
                 yield from self._near.gather_near(flat, mine.nbytes, what)
 
         moves = CollectiveKind.READ_PARTS if kept is not None else None
         kind = CollectiveKind.GATHER_ON_NODE
-        return self._submit_agreed(kind, what, flat.nbytes, gather, alike=alike, after=after, moves=moves, buffer=kept)
+        return self._submit_agreed(
+            kind, what, flat.nbytes, gather, must_match=must_match, after=after, moves=moves, buffer=kept
+        )
 
     def reduce_scatter(
         self,
@@ -179,8 +181,8 @@ class WorkerGroup:
         op: Op,
         *,
         what: str,
-        alike: str = "",
-        after: Awaited | None = None,
+        must_match: str = "",
+        after: Condition | None = None,
     ) -> Pending:
         """Reduce all members' slices r of `full`, (p*n,), into `out`, (n,), of group rank r.
 
@@ -191,16 +193,16 @@ class WorkerGroup:
         how = SliceSum(dtype, op, self.size)
         _require_size(what, "full", flat.nbytes, self.size * result.nbytes)
 
-        def reduce() -> Waits:
+        def reduce() -> Conditions:
             target = np.empty_like(result) if np.may_share_memory(result, flat) else result
             yield from self._way.reduce(target, flat, len(result), how, what)
             if target is not result:
                 result[:] = target
 
         kind = CollectiveKind.REDUCE_SCATTER
-        return self._submit_agreed(kind, what, flat.nbytes, reduce, 0, dtype, op, alike, after)
+        return self._submit_agreed(kind, what, flat.nbytes, reduce, 0, dtype, op, must_match, after)
 
-    def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = "") -> Pending:
+    def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str, must_match: str = "") -> Pending:
         """Reduce all members' arrays in place, to the same bits on all.
 
         It is a reduce-scatter and an all-gather.
@@ -209,7 +211,7 @@ class WorkerGroup:
         how = SliceSum(dtype, op, self.size)
         slice_elements = -(-len(flat) // self.size)
 
-        def reduce() -> Waits:
+        def reduce() -> Conditions:
             begin = min(self.rank * slice_elements, len(flat))
             mine = flat[begin : begin + slice_elements]
             result = np.empty_like(mine)
@@ -217,22 +219,22 @@ class WorkerGroup:
             mine[:] = result
             yield from self._way.gather(flat.view(np.uint8), slice_elements * dtype.itemsize, None, what)
 
-        return self._submit_agreed(CollectiveKind.ALL_REDUCE, what, flat.nbytes, reduce, 0, dtype, op, alike)
+        return self._submit_agreed(CollectiveKind.ALL_REDUCE, what, flat.nbytes, reduce, 0, dtype, op, must_match)
 
-    def barrier(self, what: str = "barrier", *, alike: str = "") -> None:
+    def barrier(self, what: str = "barrier", *, must_match: str = "") -> None:
         """Return once all members have called it, and all jobs before have ended here."""
 
-        def nothing() -> Waits:
+        def nothing() -> Conditions:
             yield from ()
 
-        self._submit_agreed(CollectiveKind.BARRIER, what, 0, nothing, alike=alike).wait()
+        self._submit_agreed(CollectiveKind.BARRIER, what, 0, nothing, must_match=must_match).wait()
 
-    def submit(self, job: Callable[[MPI.Intracomm], Waits | None], *, what: str, lane: str = "") -> Pending:
+    def submit(self, job: Callable[[MPI.Intracomm], Conditions | None], *, what: str, lane: str = "") -> Pending:
         """Run any MPI work of the group, in order, in the progress thread.
 
         It gets a communicator for such jobs alone. A job that waits should be a generator and yield what it waits for
-        (see coarse.collectives.awaited), so that others go on. Jobs of another `lane` run beside those of the group's
-        collectives.
+        (see coarse.collectives.conditions), so that others go on. Jobs of another `lane` run beside those of the
+        group's collectives.
         """
         comm = self._parts.comms[1]
         key: Hashable = (self._lane, lane) if lane else self._lane
@@ -259,8 +261,8 @@ class WorkerGroup:
     # --- submitting
 
     def _submit_agreed(
-        self, kind: CollectiveKind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
-        dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "", after: Awaited | None = None,
+        self, kind: CollectiveKind, what: str, nbytes: int, job: Callable[[], Conditions], keeps: int = 0,
+        dtype: DType = DType.UINT8, op: Op = Op.SUM, must_match: str = "", after: Condition | None = None,
         moves: CollectiveKind | None = None, buffer: NodeBuffer | None = None,
     ) -> Pending:  # fmt: skip
         """Submit a job that begins once all members have said that they make the same call.
@@ -268,10 +270,10 @@ class WorkerGroup:
         `moves` is the collective that it is on a machine with hosts and accelerators, if not `kind`; `buffer` is the
         one that holds its result.
         """
-        header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
+        header = Header.of(kind, self._number(), what, nbytes, must_match)._replace(dtype=dtype, op=op, keeps=keeps)
         members = self.node_ranks if kind is CollectiveKind.GATHER_ON_NODE else range(self.size)
 
-        def agreed() -> Waits:
+        def agreed() -> Conditions:
             yield from headers.agree(self._parts.wire, members, header, what)
             if after is not None:
                 yield after

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from coarse.collectives.awaited import Messages
+from coarse.collectives.conditions import Messages
 from coarse.collectives.node_memory import HEADERS
-from coarse.collectives.progress import Waits
+from coarse.collectives.progress import Conditions
 from coarse.errors import MismatchError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.joint import CollectiveKind
@@ -36,9 +36,9 @@ class Header(NamedTuple):
     """1 if the node keeps the bytes."""
 
     @classmethod
-    def of(cls, kind: CollectiveKind, number: int, what: str, nbytes: int, alike: str = "") -> "Header":
+    def of(cls, kind: CollectiveKind, number: int, what: str, nbytes: int, must_match: str = "") -> "Header":
         """Return a header of bytes."""
-        return cls(kind, number, key_of(f"{what}\0{alike}") >> 1, nbytes)
+        return cls(kind, number, key_of(f"{what}\0{must_match}") >> 1, nbytes)
 
     def __str__(self) -> str:
         reduced = f" of {self.dtype.label} op={self.op.name.lower()}"
@@ -46,7 +46,7 @@ class Header(NamedTuple):
         return f"{self.kind.name.lower()} of {self.nbytes} bytes{reduced if is_sum else ''} (number {self.number})"
 
 
-def agree(wire: "GroupWire", members: Sequence[int], header: Header, what: str) -> Waits:
+def agree(wire: "GroupWire", members: Sequence[int], header: Header, what: str) -> Conditions:
     """Exchange headers with other members, by group rank, until all have come to this collective.
 
     Raises:

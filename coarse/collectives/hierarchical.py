@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coarse.collectives.awaited import Messages
+from coarse.collectives.conditions import Messages
 from coarse.collectives.node import NUM_SLOTS, Node
 from coarse.collectives.node_memory import NodeBuffer
 from coarse.collectives.pieces import Pieces
-from coarse.collectives.progress import Waits
+from coarse.collectives.progress import Conditions
 from coarse.collectives.schedule import Step, rail_gather, rail_reduce
 from coarse.collectives.slice_sum import SliceSum
 from coarse.collectives.staging_buffer import InKept, InOut, InSlots, StagingBuffer
@@ -31,7 +31,7 @@ class Hierarchical:
         self._wire = wire
         self._node = node
 
-    def gather(self, out: np.ndarray, slice_bytes: int, keep: NodeBuffer | None, what: str) -> Waits:
+    def gather(self, out: np.ndarray, slice_bytes: int, keep: NodeBuffer | None, what: str) -> Conditions:
         """Gather all slices into `out`, (n,) uint8.
 
         This member's slice is there already; a short last slice is allowed.
@@ -50,7 +50,7 @@ class Hierarchical:
             landing = InOut(pieces, out)
         yield from self._exchange(out, pieces, wire.rank, landing, rail_gather(wire.shape, wire.rank), what)
 
-    def gather_near(self, out: np.ndarray, slice_bytes: int, what: str) -> Waits:
+    def gather_near(self, out: np.ndarray, slice_bytes: int, what: str) -> Conditions:
         """Gather the slices of the node's members into `out`, in their order; nothing moves between nodes."""
         node = self._node
         pieces = Pieces.within(
@@ -61,7 +61,7 @@ class Hierarchical:
 
     def _exchange(
         self, out: np.ndarray, pieces: Pieces, own: int, landing: StagingBuffer, steps: tuple[Step, ...], what: str
-    ) -> Waits:
+    ) -> Conditions:
         """Exchange slices piece by piece; `own` is the number of this member's slice in `out`."""
         wire, under_way = self._wire, deque[Messages]()
         for piece in range(pieces.count + _IN_FLIGHT):
@@ -78,7 +78,7 @@ class Hierarchical:
                 yield under_way.popleft()
                 yield from landing.end(piece - _IN_FLIGHT)
 
-    def reduce(self, out: np.ndarray, full: np.ndarray, slice_elements: int, how: SliceSum, what: str) -> Waits:
+    def reduce(self, out: np.ndarray, full: np.ndarray, slice_elements: int, how: SliceSum, what: str) -> Conditions:
         """Reduce this member's slice of `full` over all members into `out`, both in the storage type.
 
         A slice is summed on each node in order of its members, then in order of nodes: the same bits in every run.
@@ -128,7 +128,7 @@ class _Contributions:
         self._own = full[:0]
         self._written = 0
 
-    def write(self, piece: int, step: Step) -> Waits:
+    def write(self, piece: int, step: Step) -> Conditions:
         """Put this member's contributions where others of its node find them.
 
         The contribution to its own rail stays where it is.
@@ -144,7 +144,7 @@ class _Contributions:
                 self._cell(self._node.position, position)[: len(contribution)] = contribution
         self._written = self._node.ticks.tick()
 
-    def are_there(self) -> Waits:
+    def are_there(self) -> Conditions:
         """Wait until all members have written."""
         if self._slot is not None:
             yield self._node.ticks.all_passed(self._written)
@@ -198,7 +198,7 @@ class _Partials:
         else:
             self._wire.send(self._messages, step.send_to, total, self._what)
 
-    def end(self, out: np.ndarray, how: SliceSum) -> Waits:
+    def end(self, out: np.ndarray, how: SliceSum) -> Conditions:
         """Wait for all sums and write their sum, in order of nodes."""
         yield self._messages
         out[self._place] = how.of_nodes(self._sums)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from coarse.client.client import Client
-from coarse.collectives.awaited import Messages
-from coarse.collectives.progress import Waits
+from coarse.collectives.conditions import Messages
+from coarse.collectives.progress import Conditions
 from coarse.errors import CapacityError
 from coarse.protocol.records import Tag
 
@@ -85,7 +85,7 @@ class NodeDevices:
 
 def agree_on_region(
     wire: "GroupWire", devices: NodeDevices, nbytes: int, num_zeros: int, found: list[NodeRegion]
-) -> Waits:
+) -> Conditions:
     """Have the first member of every node take a region of `nbytes` and tell the whole group.
 
     The first `num_zeros` bytes are zeros. The region of this member's node is appended to `found`.

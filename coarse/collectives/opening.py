@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
-from coarse.collectives.awaited import Messages
+from coarse.collectives.conditions import Messages
 from coarse.collectives.node import Node, counts_bytes, shared_bytes
 from coarse.collectives.node_memory import NodeRegion, agree_on_region
-from coarse.collectives.progress import Waits
+from coarse.collectives.progress import Conditions
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.shared import SharedByGroups
 from coarse.collectives.wire import GroupWire, Traffic
@@ -49,7 +49,7 @@ def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int) -> 
     return comm, comm.Dup()
 
 
-def greet(parent: MPI.Comm, workers: tuple[int, ...], what: str) -> Waits:
+def greet(parent: MPI.Comm, workers: tuple[int, ...], what: str) -> Conditions:
     """Wait until all members, of which this worker is one, have come to open `what`.
 
     [Note: hello] Making a communicator blocks inside MPI until all its members have come. So they first send each
@@ -89,7 +89,7 @@ class Opened:
     comms: list[MPI.Intracomm] = field(default_factory=list)
     """Communicators of the collectives, and of the jobs that users submit."""
 
-    def open(self) -> Waits:
+    def open(self) -> Conditions:
         """Open the group with the other members.
 
         Raises:
@@ -109,7 +109,7 @@ class Opened:
         near_workers = tuple(self.workers[member] for member in members)
         self.node = Node(self.shared.devices, found[0], members, self.rank, near_workers)
 
-    def close(self) -> Waits:
+    def close(self) -> Conditions:
         """Free the memory, once all members of the node have come here.
 
         Communicators are left to MPI's end: with ULFM an agreement on one may be under way on other members still.

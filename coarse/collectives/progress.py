@@ -21,7 +21,7 @@ from coarse.client.link import DeviceLink, Due
 from coarse.errors import CapacityError, DeadRankError, MismatchError, StallError
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.collectives.awaited import Awaited
+    from coarse.collectives.conditions import Condition
 
 _LOOK_S, _GLANCE_S = 0.05, 0.001
 """Seconds between two looks of a wait for peers that have died, and seconds that a look takes."""
@@ -36,8 +36,8 @@ _END_S = 2.0
 _AGREED = (CapacityError, MismatchError)
 """Errors that all ranks of a job raise together, before it has moved anything."""
 
-Waits = Generator["Awaited", None, None]
-Job = Callable[[], Waits | None]
+Conditions = Generator["Condition", None, None]
+Job = Callable[[], Conditions | None]
 
 
 class Pending:
@@ -53,7 +53,7 @@ class Pending:
         """Workers that it needs; None: all."""
         self.failure: BaseException | None = None
         """Error because of which it will never be done."""
-        self.awaited: Awaited | None = None
+        self.awaited: Condition | None = None
         """Event that the job waits for now; None if it has not begun."""
         self._is_done = False
         self._thread = thread
@@ -115,7 +115,7 @@ class _Lane:
 
     def __init__(self) -> None:
         self.queue: deque[tuple[Pending, Job]] = deque()
-        self.waits: Waits | None = None
+        self.waits: Conditions | None = None
         """Generator of the rest of the first job, if that has begun."""
 
 

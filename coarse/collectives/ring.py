@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coarse.collectives.awaited import Messages
+from coarse.collectives.conditions import Messages
 from coarse.collectives.node import Node
 from coarse.collectives.node_memory import NodeBuffer
 from coarse.collectives.pieces import Pieces
-from coarse.collectives.progress import Waits
+from coarse.collectives.progress import Conditions
 from coarse.collectives.schedule import Step, ring_gather, ring_reduce
 from coarse.collectives.slice_sum import SliceSum
 from coarse.protocol.units import MIB
@@ -29,7 +29,7 @@ class Ring:
         self._wire = wire
         self._node = node
 
-    def gather(self, out: np.ndarray, slice_bytes: int, keep: NodeBuffer | None, what: str) -> Waits:
+    def gather(self, out: np.ndarray, slice_bytes: int, keep: NodeBuffer | None, what: str) -> Conditions:
         """Gather all slices into `out`, (n,) uint8.
 
         This member's slice is there already; a short last slice is allowed.
@@ -42,7 +42,7 @@ class Ring:
             keep.array[first:last] = out[first:last]
             yield self._node.ticks.all_passed(self._node.ticks.tick())
 
-    def reduce(self, out: np.ndarray, full: np.ndarray, slice_elements: int, how: SliceSum, what: str) -> Waits:
+    def reduce(self, out: np.ndarray, full: np.ndarray, slice_elements: int, how: SliceSum, what: str) -> Conditions:
         """Reduce this member's slice of `full` over all members into `out`, both in the storage type.
 
         Slice r is summed in order of ranks from r+1 on: the same bits in every run.
@@ -58,7 +58,7 @@ class Ring:
             total = coming
         out[:] = how.rounded(total)
 
-    def _pass_on(self, step: Step, outgoing: np.ndarray, coming: np.ndarray, what: str) -> Waits:
+    def _pass_on(self, step: Step, outgoing: np.ndarray, coming: np.ndarray, what: str) -> Conditions:
         """Carry out one step, a few pieces at a time."""
         stride = _PIECE_BYTES // outgoing.itemsize
         under_way = deque[Messages]()

@@ -7,7 +7,7 @@ import numpy as np
 from coarse.collectives.node import BufferTurn, Node
 from coarse.collectives.node_memory import NodeBuffer
 from coarse.collectives.pieces import Pieces
-from coarse.collectives.progress import Waits
+from coarse.collectives.progress import Conditions
 
 
 class StagingBuffer(Protocol):
@@ -16,7 +16,7 @@ class StagingBuffer(Protocol):
     Pieces are begun, and ended, in order.
     """
 
-    def begin(self, piece: int) -> Waits:
+    def begin(self, piece: int) -> Conditions:
         """Wait until a piece's places may be written."""
         ...
 
@@ -24,7 +24,7 @@ class StagingBuffer(Protocol):
         """Return the bytes of a piece of one slice."""
         ...
 
-    def end(self, piece: int) -> Waits:
+    def end(self, piece: int) -> Conditions:
         """Bring all slices of a piece to `out`, once this member's rail has brought its own."""
         ...
 
@@ -36,7 +36,7 @@ class InOut:
         self._pieces = pieces
         self._out = out
 
-    def begin(self, piece: int) -> Waits:
+    def begin(self, piece: int) -> Conditions:
         """Do nothing: the places may be written at once."""
         yield from ()
 
@@ -45,7 +45,7 @@ class InOut:
         first, last = self._pieces.bounds(rank, piece)
         return self._out[first:last]
 
-    def end(self, piece: int) -> Waits:
+    def end(self, piece: int) -> Conditions:
         """Do nothing: the slices are in `out`."""
         yield from ()
 
@@ -65,7 +65,7 @@ class InSlots:
         self._own = own
         self._slots: dict[int, BufferTurn] = {}
 
-    def begin(self, piece: int) -> Waits:
+    def begin(self, piece: int) -> Conditions:
         """Take the next slot, and wait until it is free."""
         slot = self._slots[piece] = self._node.take_slot()
         yield slot.is_free()
@@ -75,7 +75,7 @@ class InSlots:
         begin = self._ranks.index(rank) * self._pieces.piece_elements
         return self._slots[piece].array[begin : begin + self._pieces.length(self._ranks.index(rank), piece)]
 
-    def end(self, piece: int) -> Waits:
+    def end(self, piece: int) -> Conditions:
         """Wait until all members have their slices of a piece, and copy those of others to `out`."""
         yield self._node.ticks.all_passed(self._node.ticks.tick())
         for position, rank in enumerate(self._ranks):
@@ -98,7 +98,7 @@ class InKept:
         self._kept = kept
         self._own = own
 
-    def begin(self, piece: int) -> Waits:
+    def begin(self, piece: int) -> Conditions:
         """Do nothing: the places may be written at once."""
         yield from ()
 
@@ -107,7 +107,7 @@ class InKept:
         first, last = self._pieces.bounds(rank, piece)
         return self._kept.array[first:last]
 
-    def end(self, piece: int) -> Waits:
+    def end(self, piece: int) -> Conditions:
         """Wait until all members have their slices of a piece, and copy those of others to `out`."""
         yield self._node.ticks.all_passed(self._node.ticks.tick())
         for rank in range(self._pieces.num_slices):

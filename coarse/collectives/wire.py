@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 from mpi4py import MPI
 
-from coarse.collectives.awaited import Messages
+from coarse.collectives.conditions import Messages
 from coarse.collectives.shape import GroupShape
 from coarse.protocol.records import Tag
 

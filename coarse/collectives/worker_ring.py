@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from coarse.collectives.awaited import Messages
-from coarse.collectives.progress import Waits
+from coarse.collectives.conditions import Messages
+from coarse.collectives.progress import Conditions
 from coarse.collectives.ring_stream import RingStream
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
 from coarse.proxy.ring_buffers import take_chunk
@@ -30,7 +30,7 @@ class WorkerRing:
         self._members = tuple(range(comm.Get_size()))
         self._workers = self._members if workers is None else tuple(workers)
 
-    def reduce(self, array: np.ndarray) -> Waits:
+    def reduce(self, array: np.ndarray) -> Conditions:
         """Sum over all members, in place: (n,) contiguous, of a type that is not narrower than its sums.
 
         A chunk is sent from its place in the array. The bytes that overwrite it have come round the ring, through its

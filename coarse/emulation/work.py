@@ -9,7 +9,7 @@ from coarse.protocol.costs import cost_of
 from coarse.proxy.costs import INSTRUCTION_COSTS
 from coarse.proxy.device import ReduceWork
 from coarse.proxy.instructions import Reduce
-from coarse.proxy.reduce_run import Add, Move, ReduceRun
+from coarse.proxy.reduce_run import Add, ReduceRun, Transfer
 
 
 class EmulatedWork:
@@ -41,7 +41,7 @@ class EmulatedWork:
         """Return None: sums come by the mailbox."""
         return None
 
-    def _follow(self, work: Reduce, run: ReduceRun, steps: list[Move] | list[Add], at_s: float) -> None:
+    def _follow(self, work: Reduce, run: ReduceRun, steps: list[Transfer] | list[Add], at_s: float) -> None:
         for step in steps:
             if isinstance(step, Add):
                 self._add(step.nbytes, lambda due_s: self._follow(work, run, run.on_added(), due_s), at_s)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from coarse.client.client import Client
-from coarse.collectives.progress import Job, Pending, ProgressThread, Waits
+from coarse.collectives.progress import Conditions, Job, Pending, ProgressThread
 from coarse.errors import ConfigError, StallError
 from coarse.luwu.client.exponents import exponents_of_model
 from coarse.luwu.client.model import RemoteModel, new_model
@@ -30,7 +30,7 @@ _GIVEN_UP = "an all-reduce was not finished"
 
 
 class _Until:
-    """Event that a job waits for; see Awaited."""
+    """Event that a job waits for; see Condition."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self.is_over = is_over
@@ -77,7 +77,7 @@ class _Open:
             raise
         self.is_open = True
 
-    def opened(self) -> Waits:
+    def opened(self) -> Conditions:
         """Wait until it is open; raise the error that prevented it."""
         yield _Until(lambda: self.is_open or self._refusal is not None)
         if self._refusal is not None:
@@ -202,7 +202,7 @@ class SwitchStream:
         array: np.ndarray,  # (n,) of the descriptor's type, overwritten; it may be the same memory
         exponents: np.ndarray,
         agreed: Pending | None,
-    ) -> Waits:
+    ) -> Conditions:
         """Add a bucket of all workers."""
         yield from opened.opened()
         num_elements, sent, form = len(values), opened.values[unit], self._form
@@ -238,7 +238,7 @@ def _agree(
     unit: int,
     values: np.ndarray,  # (n,) float32
     exponents: np.ndarray,  # (m,) int32, overwritten
-) -> Waits:
+) -> Conditions:
     """Agree on the exponents of a bucket."""
     assert opened.maxima is not None
     yield from opened.opened()
@@ -247,7 +247,7 @@ def _agree(
     yield from _reduced(opened.maxima, unit, exponents)
 
 
-def _reduced(model: "RemoteModel", unit: int, values: np.ndarray) -> Waits:
+def _reduced(model: "RemoteModel", unit: int, values: np.ndarray) -> Conditions:
     """Combine a unit's values of all workers, in place."""
     pulled = model.all_reduce(unit, values)
     yield _Until(lambda: pulled.is_done or not model.is_sound)

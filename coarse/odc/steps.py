@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from coarse.odc.layout import Spot
 from coarse.odc.records import OdcRows, OdcShards, OdcSums
-from coarse.odc.wide_sum import Found
+from coarse.odc.wide_sum import SkippedValue
 
 
 class Sent(NamedTuple):
@@ -75,7 +75,7 @@ class OdcSend(NamedTuple):
     record: OdcShards | OdcRows | OdcSums
     payload: tuple[tuple[Spot, int], ...]
     """(Place, bytes)."""
-    found: tuple[Found, ...] = ()
+    found: tuple[SkippedValue, ...] = ()
     """Values that did not fit, for OdcSums."""
 
 
@@ -103,7 +103,7 @@ class OdcMark(NamedTuple):
     model: int
     unit: int
     target: Spot
-    found: tuple[Found, ...]
+    found: tuple[SkippedValue, ...]
 
 
 class OdcRead(NamedTuple):

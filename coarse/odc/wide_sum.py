@@ -42,7 +42,7 @@ class Unrepresentable(IntEnum):
     """-2**top or less."""
 
 
-class Found(NamedTuple):
+class SkippedValue(NamedTuple):
     """Value that was not added."""
 
     element: int
@@ -76,31 +76,31 @@ class WideSum:
     words: np.ndarray
     top: int = SUM_TOP
 
-    def add(self, values: np.ndarray, *, is_first: bool) -> list[Found]:
+    def add(self, values: np.ndarray, *, is_first: bool) -> list[SkippedValue]:
         """Add (n,) of float32 or float64; `is_first`: the earlier sum is forgotten.
 
         Returns:
             The values that did not fit, and were counted as 0.
         """
-        found: list[Found] = []
+        found: list[SkippedValue] = []
         scratch = np.empty((2, min(_BLOCK, len(values))))
         for begin in range(0, len(values), _BLOCK):
             block = values[begin : begin + _BLOCK]
             misfits = self._misfits(block)
             if misfits is not None:
-                found += [Found(begin + element, kind) for element, kind in misfits]
+                found += [SkippedValue(begin + element, kind) for element, kind in misfits]
                 block = block.copy()
                 block[[element for element, _ in misfits]] = 0.0
             self._add_block(begin, block, scratch, is_first=is_first)
         return found
 
-    def _misfits(self, block: np.ndarray) -> list[Found] | None:
+    def _misfits(self, block: np.ndarray) -> list[SkippedValue] | None:
         limit = 2.0**self.top
         if block.max() < limit and block.min() > -limit:  # not so where there is a NaN
             return None
         with np.errstate(invalid="ignore"):
             places = np.flatnonzero(~(np.abs(block) < limit))
-        return [Found(int(place), _kind_of(float(block[place]))) for place in places]
+        return [SkippedValue(int(place), _kind_of(float(block[place]))) for place in places]
 
     def _add_block(self, begin: int, block: np.ndarray, scratch: np.ndarray, *, is_first: bool) -> None:
         upper, rest = scratch[0, : len(block)], scratch[1, : len(block)]
@@ -121,7 +121,7 @@ class WideSum:
         else:
             self.words[...] += words
 
-    def mark(self, found: list[Found]) -> None:
+    def mark(self, found: list[SkippedValue]) -> None:
         """Mark complete sums with values that did not fit; see [Note: what does not fit]."""
         for element, kind in found:
             before = int(self.words[1, element]) - _LEAST_MARK

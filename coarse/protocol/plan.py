@@ -163,19 +163,19 @@ class Placement:
         return self._here.nodes
 
     @cached_property
-    def _known(self) -> "dict[Tensor, tuple[tuple[Facts, ...], SyncPlan]]":
+    def _known(self) -> "dict[Tensor, tuple[tuple[Facts, ...], ShardPlan]]":
         """Last plan of each tensor, with its facts."""
         return {}
 
     @cached_property
-    def _carried_out(self) -> "dict[tuple[int, int], tuple[Plan, SyncPlan]]":
+    def _carried_out(self) -> "dict[tuple[int, int], tuple[Plan, ShardPlan]]":
         """Plans as carried out, by identity of a strategy's plan, and elements.
 
         Names of one model share a few.
         """
         return {}
 
-    def plan_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> "SyncPlan":
+    def plan_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> "ShardPlan":
         """Return the plan of one tensor by the facts of all workers, the same on every rank.
 
         Raises:
@@ -191,7 +191,7 @@ class Placement:
             if wrong := misfit(plan, self.cluster):
                 name = type(self.planner).__name__
                 raise ConfigError(f"{name}.plan of {tensor}: {wrong}; correct the strategy", key="mode")
-            carried_out = plan, SyncPlan.of(plan, tensor.num_elements, self.num_sync_groups)
+            carried_out = plan, ShardPlan.of(plan, tensor.num_elements, self.num_sync_groups)
             if len(self._carried_out) < _MOST_SHARED:
                 self._carried_out[same] = carried_out
         if len(self._known) >= _MOST_KNOWN:  # names that were forgotten have keys of their own
@@ -299,7 +299,7 @@ EXCHANGES = ("ring", "star")
 
 
 @dataclass(frozen=True)
-class SyncPlan:
+class ShardPlan:
     """Plan as clients and proxies carry it out: which shards of a key each synchronises in an epoch."""
 
     num_shards: int
@@ -315,7 +315,7 @@ class SyncPlan:
     """Name of each block's exchange; () for rings everywhere."""
 
     @classmethod
-    def of(cls, plan: Plan, num_elements: int, num_sync_groups: int) -> "SyncPlan":
+    def of(cls, plan: Plan, num_elements: int, num_sync_groups: int) -> "ShardPlan":
         """Return the form in which a plan is carried out for a tensor of so many elements."""
         exchanges = tuple(block.exchange for block in plan.blocks)
         return cls(

@@ -9,7 +9,7 @@ import numpy as np
 
 from coarse.protocol.clock import Clock
 from coarse.protocol.plan import Placement
-from coarse.proxy.feature import Steps
+from coarse.proxy.instructions import Instructions
 from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox
 
@@ -27,7 +27,7 @@ class ServiceKit:
     """Mailbox that ends the service's sleep when a descriptor is readable (`wake_on`, `ignore`)."""
     wake: Callable[[], None]
     """Function that ends the service's sleep now; any thread may call it."""
-    carry_out: Callable[[Steps], None]
+    carry_out: Callable[[Instructions], None]
     """Function that carries out instructions; call it in the service's thread alone: in carriers, `poll`, `work` and
     `on_message`."""
     can_send: bool

@@ -7,9 +7,8 @@ from typing import Protocol, TypeVar
 
 from coarse.errors import CoarseError
 from coarse.protocol.plan import Placement
-from coarse.proxy.instructions import Instruction
+from coarse.proxy.instructions import Instruction, Instructions
 
-Steps = list[Instruction]
 Answer = TypeVar("Answer")
 
 
@@ -19,7 +18,9 @@ class DeviceKit(Protocol):
     device: int
     placement: Placement
 
-    def allocate(self, nbytes: int, answer: Callable[[int, str], Steps], *, is_of_key: bool = False) -> Steps:
+    def allocate(
+        self, nbytes: int, answer: Callable[[int, str], Instructions], *, is_of_key: bool = False
+    ) -> Instructions:
         """Find room for a region and have it made real; `answer` gets its offset, or a refusal."""
         ...
 
@@ -34,18 +35,18 @@ class FeatureMachine:
     A device makes it when the feature's first record arrives, and tells it then which ranks left or died earlier.
     """
 
-    handlers: Mapping[type, Callable[..., Steps]] = MappingProxyType({})
+    handlers: Mapping[type, Callable[..., Instructions]] = MappingProxyType({})
     """Function that returns what follows from a record, by its class."""
 
     def sizes(self, step: Instruction) -> object:
         """Return the context for the costs of an instruction (FeatureSpec.costs), where modelled time is kept."""
         return None
 
-    def on_leave(self, client: int) -> Steps:
+    def on_leave(self, client: int) -> Instructions:
         """Return what follows when a worker has shut down; the steps are dropped if a death is known."""
         return []
 
-    def on_dead(self, rank: int, text: str) -> Steps:
+    def on_dead(self, rank: int, text: str) -> Instructions:
         """Return what follows when a rank has died."""
         return []
 

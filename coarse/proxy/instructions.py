@@ -121,3 +121,4 @@ FeatureInstruction = tuple[Any, ...]
 Instruction = (
     Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | FeatureInstruction
 )  # fmt: skip
+Instructions = list[Instruction]

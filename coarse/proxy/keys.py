@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Facts, Placement, SyncPlan
+from coarse.protocol.plan import Facts, Placement, ShardPlan
 from coarse.protocol.records import Descriptor, Failed, Located, Push, RingChunk
 from coarse.proxy.exchange_runs import RingRun, StarRun
 from coarse.proxy.instructions import Region, RingId
@@ -24,7 +24,7 @@ class KeyState:
     early: list[Push] = field(default_factory=list)
     """Pushes that came before the plan or their client's region was known."""
     early_chunks: list[RingChunk] = field(default_factory=list)
-    plan: SyncPlan | None = None
+    plan: ShardPlan | None = None
     """Plan, made once all clients that have not joined have registered. The fields below are then known too."""
     descriptor: Descriptor = field(init=False)
     blocks: tuple[tuple[int, int, bool], ...] = ()

@@ -10,7 +10,7 @@ from coarse.protocol.dtypes import STORAGE
 from coarse.proxy.instructions import Reduce, added_bytes
 
 
-class Move(NamedTuple):
+class Transfer(NamedTuple):
     """Bytes that cross the links between two devices; answered by on_moved."""
 
     source: int
@@ -33,9 +33,9 @@ class ReduceRun:
         nbytes = reduce.num_elements * STORAGE[reduce.dtype].itemsize
         fetches = [at.device for at in reduce.sources if at.device != device]
         writes = [at.device for at in reduce.targets if at.device != device]
-        self._fetches = [Move(source, device, nbytes, True) for source in fetches]
+        self._fetches = [Transfer(source, device, nbytes, True) for source in fetches]
         self._add = Add(added_bytes(reduce))
-        self._writes = [Move(device, target, nbytes, False) for target in writes]
+        self._writes = [Transfer(device, target, nbytes, False) for target in writes]
         self._num_moving = 0
         self._has_added = False
 
@@ -44,7 +44,7 @@ class ReduceRun:
         """True if the result is where it belongs."""
         return self._has_added and not self._num_moving
 
-    def begin(self) -> list[Move] | list[Add]:
+    def begin(self) -> list[Transfer] | list[Add]:
         """Return the first steps."""
         self._num_moving = len(self._fetches)
         return self._fetches or [self._add]
@@ -54,7 +54,7 @@ class ReduceRun:
         self._num_moving -= 1
         return [] if self._num_moving or self._has_added else [self._add]
 
-    def on_added(self) -> list[Move]:
+    def on_added(self) -> list[Transfer]:
         """Process the end of the addition."""
         self._has_added = True
         self._num_moving = len(self._writes)

@@ -20,7 +20,7 @@ from coarse.proxy.costs import INSTRUCTION_COSTS
 from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.instructions import Reduce, Region, Reserve, RingSend, Send
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.proxy.reduce_run import Add, Move, ReduceRun
+from coarse.proxy.reduce_run import Add, ReduceRun, Transfer
 from coarse.proxy.ring_buffers import RingBuffers
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sites import Site
@@ -200,7 +200,7 @@ class SimulatedDriver:
         job.devices[target].on_chunk(header)
         job.follow()
 
-    def _follow_run(self, work: Reduce, run: ReduceRun, steps: list[Move] | list[Add]) -> None:
+    def _follow_run(self, work: Reduce, run: ReduceRun, steps: list[Transfer] | list[Add]) -> None:
         for step in steps:
             if isinstance(step, Add):
                 self._add(step.nbytes, lambda: self._follow_run(work, run, run.on_added()))

@@ -65,7 +65,7 @@ class DriverOfFirst(SimulatedDriver):
         self._devices = job
         self._num_few = num_few
         self._num_members = num_members
-        self._waits = Waits(job.site, job.site.device_hops)
+        self._waits = TurnWaits(job.site, job.site.device_hops)
 
     @override
     def send_chunk(self, send: RingSend) -> None:
@@ -88,7 +88,7 @@ class WorkerRingAlike(WorkerRing):
     def __init__(self, engine: Engine, job: Job, positions: Sequence[int], on_synced: OnSynced) -> None:
         super().__init__(engine, job, positions, on_synced, num_members=min(2, job.num_workers))
         self._num_workers = job.num_workers
-        self._waits = Waits(job.site, job.site.worker_hops)
+        self._waits = TurnWaits(job.site, job.site.worker_hops)
 
     @override
     def send(self, worker: int, send: RingSend) -> None:
@@ -100,7 +100,7 @@ class WorkerRingAlike(WorkerRing):
         self.engine.move_in_turns(("workers", worker), path, nbytes, num_turns, arrived, wait_s=wait_s)
 
 
-class Waits:
+class TurnWaits:
     """Waits in a ring of unlike hops between two chunks on the slowest: see [Note: unlike hops]."""
 
     def __init__(self, site: Site, hops: Sequence[Hop]) -> None:

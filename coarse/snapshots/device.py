@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from coarse.protocol.dtypes import DType
 from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.plan import Placement
-from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
-from coarse.proxy.instructions import Send
+from coarse.proxy.feature import DeviceKit, FeatureMachine
+from coarse.proxy.instructions import Instructions, Send
 from coarse.snapshots.coordinator import SnapshotCoordinator, ToAllDevices
 from coarse.snapshots.files.snapshot import (
     CopyNow,
@@ -64,7 +64,7 @@ class DeviceSnapshots(FeatureMachine):
         self._last_ended = -1
         self._leader = placement.local_proxies[0]
         self._coordinator = SnapshotCoordinator(placement) if device == self._leader else None
-        self.handlers: dict[type, Callable[..., Steps]] = {
+        self.handlers: dict[type, Callable[..., Instructions]] = {
             SnapshotBegin: self._on_begin,
             SnapshotTouch: self._on_touch,
             SnapshotFolder: self._on_folder,
@@ -77,32 +77,32 @@ class DeviceSnapshots(FeatureMachine):
 
     # --- what the driver has done
 
-    def on_copied(self, client: int, snapshot: int, key: int, refusal: str) -> Steps:
+    def on_copied(self, client: int, snapshot: int, key: int, refusal: str) -> Instructions:
         """Note that an entry is copied, or that the machine had no room for the copy."""
         if refusal:
             return self._fail(snapshot, f"rank {client}: {refusal}")
         return self._follow(client, self._protocols[client].on_copied(snapshot, key))
 
-    def on_folder_made(self, snapshot: int, staging: str, refusal: str) -> Steps:
+    def on_folder_made(self, snapshot: int, staging: str, refusal: str) -> Instructions:
         """Note that the coordinator's checkpoint has been begun, or could not be."""
         assert self._coordinator is not None
         return self._say(self._coordinator.on_folder_made(snapshot, staging, refusal))
 
-    def on_part_written(self, client: int, snapshot: int, entry: str, refusal: str) -> Steps:
+    def on_part_written(self, client: int, snapshot: int, entry: str, refusal: str) -> Instructions:
         """Take a written part's manifest entry, or the reason why it was not written."""
         if refusal:
             return self._fail(snapshot, refusal)
-        steps: Steps = []
+        steps: Instructions = []
         for is_last, text in fragments(entry):
             steps += self._to_coordinator(SnapshotPart(client, snapshot, is_last, text))
         return steps
 
-    def on_committed(self, snapshot: int, refusal: str) -> Steps:
+    def on_committed(self, snapshot: int, refusal: str) -> Instructions:
         """Note that the checkpoint is there, or could not be made."""
         assert self._coordinator is not None
         return self._say(self._coordinator.on_committed(snapshot, refusal))
 
-    def on_dead(self, rank: int, text: str) -> Steps:
+    def on_dead(self, rank: int, text: str) -> Instructions:
         """Fail snapshots that still need a rank that is gone."""
         reason = f"{text}; a checkpoint that was complete before is unharmed"
         running = {protocol.active_id for protocol in self._protocols.values()} | {*self._folders}
@@ -114,13 +114,13 @@ class DeviceSnapshots(FeatureMachine):
             return [step for n in known for step in self._on_ended(SnapshotEnded(n, reason))]
         return [step for n in known for step in self._fail(n, reason)]
 
-    def on_leave(self, client: int) -> Steps:
+    def on_leave(self, client: int) -> Instructions:
         """Note that a client has shut down, and takes part in no snapshot that it has not joined."""
         return [] if self._coordinator is None else self._say(self._coordinator.on_left(client))
 
     # --- records
 
-    def _on_begin(self, begin: SnapshotBegin) -> Steps:
+    def _on_begin(self, begin: SnapshotBegin) -> Instructions:
         texts = self._texts[begin.client]
         texts.append(begin.text)
         if not begin.is_last:
@@ -145,13 +145,13 @@ class DeviceSnapshots(FeatureMachine):
             return steps
         return steps + self._follow(client, instructions)
 
-    def _on_touch(self, touch: SnapshotTouch) -> Steps:
+    def _on_touch(self, touch: SnapshotTouch) -> Instructions:
         protocol = self._protocols[touch.client]
         steps = self._follow(touch.client, protocol.on_overwrite_request(touch.token, touch.keys))
         is_granted = any(type(step) is Send for step in steps)
         return steps if is_granted else [*steps, HurryCopies(touch.client)]
 
-    def _on_folder(self, folder: SnapshotFolder) -> Steps:
+    def _on_folder(self, folder: SnapshotFolder) -> Instructions:
         if folder.snapshot <= self._last_ended:
             return []
         self._folders[folder.snapshot] = folder.staging
@@ -161,13 +161,13 @@ class DeviceSnapshots(FeatureMachine):
             if protocol.active_id == folder.snapshot and protocol.phase is SnapshotPhase.WRITING
         ]
 
-    def _on_ended(self, ended: SnapshotEnded) -> Steps:
+    def _on_ended(self, ended: SnapshotEnded) -> Instructions:
         snapshot, reason = ended
         if snapshot <= self._last_ended:
             return []
         self._last_ended = snapshot
         self._folders.pop(snapshot, None)
-        steps: Steps = []
+        steps: Instructions = []
         for client, protocol in self._protocols.items():
             if protocol.active_id == snapshot and reason:
                 steps += self._follow(client, protocol.on_abort(snapshot, reason))
@@ -182,9 +182,9 @@ class DeviceSnapshots(FeatureMachine):
 
     # --- within
 
-    def _follow(self, client: int, instructions: Iterable[HoldInstruction]) -> Steps:
+    def _follow(self, client: int, instructions: Iterable[HoldInstruction]) -> Instructions:
         """Return the steps of a client's protocol, with the places that it does not know."""
-        steps: Steps = []
+        steps: Instructions = []
         for instruction in instructions:
             match instruction:
                 case CopyNow(snapshot, key):
@@ -211,10 +211,10 @@ class DeviceSnapshots(FeatureMachine):
         if held.staging_offset >= 0:
             self._free(held.staging_offset)
 
-    def _fail(self, snapshot: int, reason: str) -> Steps:
+    def _fail(self, snapshot: int, reason: str) -> Instructions:
         return self._to_coordinator(SnapshotFailed(snapshot, shortened(reason)))
 
-    def _to_coordinator(self, record: ToCoordinator) -> Steps:
+    def _to_coordinator(self, record: ToCoordinator) -> Instructions:
         if self._coordinator is None:
             return [Send(self._placement.num_clients + self._leader, record)]
         match record:
@@ -225,9 +225,9 @@ class DeviceSnapshots(FeatureMachine):
             case SnapshotFailed():
                 return self._say(self._coordinator.on_failed(record))
 
-    def _say(self, said: list[SnapshotStep | ToAllDevices]) -> Steps:
+    def _say(self, said: list[SnapshotStep | ToAllDevices]) -> Instructions:
         """Send the coordinator's records to all devices; the others hear them before own clients do."""
-        steps: Steps = []
+        steps: Instructions = []
         first = self._placement.num_clients
         for step in said:
             if not isinstance(step, SnapshotFolder | SnapshotEnded):

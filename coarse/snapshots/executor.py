@@ -14,7 +14,7 @@ from coarse.errors import SnapshotError
 from coarse.protocol.dtypes import DType
 from coarse.protocol.units import MIB
 from coarse.proxy.executor import FeatureExecutor, ServiceKit
-from coarse.proxy.feature import Steps
+from coarse.proxy.instructions import Instructions
 from coarse.snapshots.device import DeviceSnapshots, nbytes_of
 from coarse.snapshots.files.checkpoint import (
     begin_checkpoint,
@@ -41,7 +41,7 @@ _COPY_BYTES = 4 * MIB
 _HEADROOM_BYTES = 128 * MIB
 """Bytes of memory that a copy leaves to the rest of the machine."""
 
-Job = Callable[[], Callable[[], Steps]]
+Job = Callable[[], Callable[[], Instructions]]
 """Work for the thread; its result is called by the service's thread."""
 
 
@@ -62,7 +62,7 @@ class SnapshotExecutor(FeatureExecutor):
         protocol: DeviceSnapshots,
         memory: DeviceMemory,
         wake: Callable[[], None],
-        carry_out: Callable[[Steps], None],
+        carry_out: Callable[[Instructions], None],
     ) -> None:
         """Start without copies.
 
@@ -78,7 +78,7 @@ class SnapshotExecutor(FeatureExecutor):
         self._copies: dict[int, dict[int, np.ndarray]] = {}
         """Client -> key -> the copied bytes."""
         self._jobs: SimpleQueue[Job] = SimpleQueue()
-        self._results: deque[Callable[[], Steps]] = deque()
+        self._results: deque[Callable[[], Instructions]] = deque()
         self._num_pending = 0
         self._thread: threading.Thread | None = None
         self.carriers: dict[type, Callable[[Any], None]] = {
@@ -118,7 +118,7 @@ class SnapshotExecutor(FeatureExecutor):
         """Copy one block of the most urgent entry."""
         self._carry_out(self._copy_next())
 
-    def _copy_next(self) -> Steps:
+    def _copy_next(self) -> Instructions:
         queue = self._urgent or self._background
         copy = queue[0]
         client, snapshot, key, offset, nbytes = copy.entry
@@ -159,7 +159,7 @@ class SnapshotExecutor(FeatureExecutor):
     # --- files
 
     def _make_folder(self, step: MakeFolder) -> None:
-        def job() -> Callable[[], Steps]:
+        def job() -> Callable[[], Instructions]:
             staging, refusal = "", ""
             try:
                 staging = str(begin_checkpoint(Path(step.folder)))
@@ -183,7 +183,7 @@ class SnapshotExecutor(FeatureExecutor):
             for key, entry in enumerate(step.entries)
         ]
 
-        def job() -> Callable[[], Steps]:
+        def job() -> Callable[[], Instructions]:
             text, refusal = "", ""
             try:
                 text = write_part(Path(step.staging), step.client, pieces).to_json()
@@ -195,7 +195,7 @@ class SnapshotExecutor(FeatureExecutor):
         self._start(job)
 
     def _commit(self, step: CommitParts) -> None:
-        def job() -> Callable[[], Steps]:
+        def job() -> Callable[[], Instructions]:
             refusal = ""
             try:
                 commit_checkpoint(
@@ -212,7 +212,7 @@ class SnapshotExecutor(FeatureExecutor):
         self._start(job)
 
     def _drop_folder(self, step: DropFolder) -> None:
-        def job() -> Callable[[], Steps]:
+        def job() -> Callable[[], Instructions]:
             discard_checkpoint(Path(step.staging))
             return lambda: []
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from coarse.collectives.awaited import Awaited, Copied
+from coarse.collectives.conditions import Condition, Copied
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import Event
 from coarse.gpu.staging import Stage, host_staging
@@ -21,7 +21,7 @@ class Arrival(Protocol):
     array: np.ndarray
     """(nbytes,) uint8"""
 
-    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Awaited | None]:
+    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Condition | None]:
         """Return the bytes of another tensor of the same device, and the event after which they are there.
 
         They are at `begin` of `array` if they are not on the host by themselves.
@@ -60,7 +60,7 @@ class _InPlace:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.array = bytes_of(tensor)
 
-    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Awaited | None]:
+    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Condition | None]:
         """Return the other tensor's own bytes, which are on the host."""
         return bytes_of(own), None
 
@@ -83,7 +83,7 @@ class _ByDetour:
         self._host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         self.array = bytes_of(self._host)
 
-    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Awaited | None]:
+    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Condition | None]:
         """Return a copy of the other tensor's bytes on the host."""
         return bytes_of(own.detach().cpu()), None
 
@@ -112,7 +112,7 @@ class _ByStage:
             self._is_free = gpus().current_stream(self._gpu).record()
         self._arrived: Event | None = None
 
-    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Awaited | None]:
+    def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Condition | None]:
         """Begin to copy the other tensor's bytes into the pinned memory; return them and the copy's event."""
         source = gpu_bytes_of(own)
         with in_its_stream(own):

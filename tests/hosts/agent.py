@@ -63,17 +63,34 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None
-    written = bytearray()
+    written, standing = bytearray(), ""
     reader = threading.Thread(target=lambda: _read(process.stdout, written), daemon=True)
     reader.start()
     try:
         status = process.wait(request["timeout_s"])
     except subprocess.TimeoutExpired:
         status = None
+        standing = _standing()
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     reader.join(_ENDED_S)  # a command may leave processes in the background that keep the pipe
-    return {"id": request["id"], "status": status, "output": bytes(written).decode(errors="replace")}
+    return {"id": request["id"], "status": status, "output": bytes(written).decode(errors="replace") + standing}
+
+
+def _standing() -> str:
+    """Return where each process of the guest stands: a line for each of its threads."""
+    lines = ["", "out of time; processes of the guest, with each thread's state and the kernel's function:"]
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if command:  # kernel threads have none
+                tasks = list((folder / "task").iterdir())
+                states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+                waits = [f"{state} {(task / 'wchan').read_text()}" for state, task in zip(states, tasks, strict=True)]
+                lines.append(f"  {folder.name} {command[:300]}: {', '.join(waits)}")
+        except OSError:  # it has ended meanwhile
+            continue
+    return "\n".join(lines) + "\n"
 
 
 def _read(pipe: BinaryIO | None, into: bytearray) -> None:

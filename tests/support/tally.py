@@ -14,8 +14,8 @@ from coarse.protocol.codec import register_records
 from coarse.protocol.costs import Costs, free
 from coarse.protocol.features import FeatureSpec
 from coarse.proxy.executor import FeatureExecutor, ServiceKit
-from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
-from coarse.proxy.instructions import Send
+from coarse.proxy.feature import DeviceKit, FeatureMachine
+from coarse.proxy.instructions import Instructions, Send
 
 SPEC = FeatureSpec(
     name="tally",
@@ -77,21 +77,21 @@ class Tally(FeatureMachine):
         """Workers whose device it is."""
         return [client for client, device in enumerate(self.placement.local_proxies) if device == self.device]
 
-    def on_leave(self, client: int) -> Steps:
+    def on_leave(self, client: int) -> Instructions:
         self.left.append(client)
         return []
 
-    def on_dead(self, rank: int, text: str) -> Steps:
+    def on_dead(self, rank: int, text: str) -> Instructions:
         self.dead.append(rank)
         return []
 
-    def on_total(self, device: int, number: int) -> Steps:
+    def on_total(self, device: int, number: int) -> Instructions:
         """A device has said its sum."""
         return [Send(client, Total(device, number)) for client in self.own]
 
-    def _on_count(self, count: Count) -> Steps:
+    def _on_count(self, count: Count) -> Instructions:
         self._counted[count.client] = count.number
-        steps: Steps = [Send(count.client, Gone(tuple(self.left), tuple(self.dead)))]
+        steps: Instructions = [Send(count.client, Gone(tuple(self.left), tuple(self.dead)))]
         if set(self._counted) | set(self.left) >= set(self.own):
             steps.append(Tell(sum(self._counted.values())))
         return steps

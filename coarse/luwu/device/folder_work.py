@@ -48,7 +48,7 @@ from coarse.luwu.store.packed_chunk import add_packed
 from coarse.luwu.store.queues import FolderQueues, Priority
 from coarse.luwu.store.store import Buffers, PagedStore
 from coarse.protocol.clock import Clock
-from coarse.proxy.feature import Steps
+from coarse.proxy.instructions import Instructions
 from coarse.storage.checksums import checksum_named
 from coarse.storage.region import DeviceMemory
 
@@ -64,7 +64,7 @@ _PRIORITY = {
     WriteSum: Priority.WRITE_STATES,
 }
 Made = TypeVar("Made")
-Job = Callable[[], Callable[[], Steps]]
+Job = Callable[[], Callable[[], Instructions]]
 """Work for a thread; its result is called by the service's thread."""
 
 
@@ -83,7 +83,7 @@ class ValueHolder(Protocol):
 class _Threads:
     """Threads that take jobs in turn."""
 
-    def __init__(self, name: str, num_threads: int, done: Callable[[Callable[[], Steps]], None]) -> None:
+    def __init__(self, name: str, num_threads: int, done: Callable[[Callable[[], Instructions]], None]) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done = done
         self._threads = [
@@ -147,7 +147,7 @@ class FolderWork:
         self._wake = wake
         self._clock = clock
         self._num_devices_here = num_devices_here
-        self._results: deque[Callable[[], Steps]] = deque()
+        self._results: deque[Callable[[], Instructions]] = deque()
         self._hands: dict[int, _Hands] = {}
         self._opening: _Threads | None = None
         self._under_way: dict[int, bool] = {}
@@ -172,9 +172,9 @@ class FolderWork:
         """Return values that a worker of another host looks at, (n,) float32, and forget them."""
         return self._looked.pop((model, token))
 
-    def take_results(self) -> Steps:
+    def take_results(self) -> Instructions:
         """Return the steps that follow from the work that is done."""
-        steps: Steps = []
+        steps: Instructions = []
         while self._results:
             self.num_pending -= 1
             steps += self._results.popleft()()
@@ -190,7 +190,7 @@ class FolderWork:
             self._computing = _Threads("paged-compute", num_threads, self._finish)
         node = self._models.node_of(opening.model)
 
-        def job() -> Callable[[], Steps]:
+        def job() -> Callable[[], Instructions]:
             opened, error = _tried(partial(OpenedFolders, opening, node, self._num_devices_here))
             if opened is None:
                 assert error is not None
@@ -200,12 +200,12 @@ class FolderWork:
         self._under_way[opening.model] = False
         self._start(self._opening, job)
 
-    def _on_not_opened(self, opening: OpenStore, error: CoarseError) -> Steps:
+    def _on_not_opened(self, opening: OpenStore, error: CoarseError) -> Instructions:
         is_unwanted = self._under_way.pop(opening.model)
         failed = self._models.on_failed(opening.model, error)
         return [*failed, *self._models.on_closed(opening.model)] if is_unwanted else failed
 
-    def _on_opened(self, opening: OpenStore, opened: OpenedFolders) -> Steps:
+    def _on_opened(self, opening: OpenStore, opened: OpenedFolders) -> Instructions:
         if self._under_way.pop(opening.model):
             opened.close()
             return self._models.on_closed(opening.model)
@@ -245,7 +245,7 @@ class FolderWork:
         self.num_pending += 1
         self._finish(partial(self._close_now, step.model))
 
-    def _close_now(self, number: int) -> Steps:
+    def _close_now(self, number: int) -> Instructions:
         """Close a model's folders, in which nothing is under way."""
         hands = self._hands.pop(number, None)
         if hands is not None:
@@ -293,11 +293,11 @@ class FolderWork:
             hands.begun_s[work] = self._clock.now_s()
             self._start(hands.disks[folder], partial(self._access, hands, work, folder))
 
-    def _access(self, hands: _Hands, work: StoreWork, folder: int) -> Callable[[], Steps]:
+    def _access(self, hands: _Hands, work: StoreWork, folder: int) -> Callable[[], Instructions]:
         """Read or write; runs in a thread of the folder's disk."""
         _, error, took_s = self._timed(partial(self._read_or_write, hands, work))
 
-        def follows() -> Steps:
+        def follows() -> Instructions:
             hands.queues[folder].end()
             hands.begun_s.pop(work, None)
             self._begin(hands, folder)
@@ -328,7 +328,7 @@ class FolderWork:
                 store.look(one, values)
         return 0.0
 
-    def _compute(self, hands: _Hands, work: StoreWork) -> Callable[[], Steps]:
+    def _compute(self, hands: _Hands, work: StoreWork) -> Callable[[], Instructions]:
         """Add, square or update; runs in a thread that computes."""
         value, error, took_s = self._timed(partial(self._computed, hands, work))
         return lambda: self._answer(hands, work, value, error, took_s)
@@ -380,11 +380,11 @@ class FolderWork:
             target[:] = 0
         return 0.0
 
-    def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Steps]:
+    def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Instructions]:
         """Sync one folder, in a thread of its disk; the last one's end is the instruction's."""
         _, error, took_s = self._timed(hands.opened.folders[place].sync)
 
-        def follows() -> Steps:
+        def follows() -> Instructions:
             hands.num_syncing -= 1
             if error is not None and hands.num_syncing:
                 return self._models.on_failed(work.model, error)
@@ -396,7 +396,7 @@ class FolderWork:
         hands = self._hands[step.model]
         hands.num_running += 1
 
-        def job() -> Callable[[], Steps]:
+        def job() -> Callable[[], Instructions]:
             _, error, took_s = self._timed(partial(hands.opened.folders[0].write_commit, step.commit))
             return lambda: self._answer(hands, step, 0.0, error, took_s)
 
@@ -409,7 +409,7 @@ class FolderWork:
         value: float | None,
         error: CoarseError | None,
         took_s: tuple[float, float],
-    ) -> Steps:
+    ) -> Instructions:
         hands.num_running -= 1
         if hands.stages is not None:
             hands.stages.add(done, *took_s)
@@ -427,7 +427,7 @@ class FolderWork:
         self.num_pending += 1
         threads.put(job)
 
-    def _finish(self, follows: Callable[[], Steps]) -> None:
+    def _finish(self, follows: Callable[[], Instructions]) -> None:
         self._results.append(follows)
         self._wake()
 

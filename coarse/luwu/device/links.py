@@ -39,8 +39,7 @@ from coarse.luwu.store.fixed_point import COMBINE
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
-from coarse.proxy.feature import Steps
-from coarse.proxy.instructions import Send
+from coarse.proxy.instructions import Instructions, Send
 from coarse.storage.region import DeviceMemory
 
 PACKETS, LOOKED = 0, 1
@@ -113,7 +112,7 @@ class TreeLinks:
         self._sleeper = sleeper
         self._clock = clock
         self._take_looked = take_looked
-        self._results: deque[Callable[[], Steps]] = deque()
+        self._results: deque[Callable[[], Instructions]] = deque()
         self._links: dict[Hop, DatagramLink | None] = {}
         """Links by hop; None where MPI carries."""
         self._timers: dict[tuple[Hop, bool], _Timer] = {}
@@ -135,7 +134,7 @@ class TreeLinks:
 
     # --- what the service asks
 
-    def take(self, carry_out: Callable[[Steps], None]) -> bool:
+    def take(self, carry_out: Callable[[Instructions], None]) -> bool:
         """Process all frames that came and all timers that are due; return whether there was anything."""
         was_busy = bool(self._results)
         while self._results:
@@ -150,7 +149,7 @@ class TreeLinks:
         self._ask_the_silent(carry_out)
         return was_busy
 
-    def on_packets(self, device: int, raw: np.ndarray, carry_out: Callable[[Steps], None]) -> None:
+    def on_packets(self, device: int, raw: np.ndarray, carry_out: Callable[[Instructions], None]) -> None:
         """Process a frame that came by MPI."""
         frame = frame_of(raw.data)
         if frame is None:
@@ -160,7 +159,7 @@ class TreeLinks:
             rest = rest.reshape(frame.message.end - frame.message.begin, -1)
         self._hand_over(device, frame, rest, carry_out)
 
-    def on_looked(self, raw: np.ndarray) -> Steps:
+    def on_looked(self, raw: np.ndarray) -> Instructions:
         """Take values that a worker of this host looks at; return the record that tells it."""
         (length,) = _LENGTH.unpack_from(raw.data)
         begin = _LENGTH.size
@@ -252,7 +251,9 @@ class TreeLinks:
 
     # --- frames
 
-    def _hand_over(self, device: int, frame: Frame, carried: np.ndarray, carry_out: Callable[[Steps], None]) -> None:
+    def _hand_over(
+        self, device: int, frame: Frame, carried: np.ndarray, carry_out: Callable[[Instructions], None]
+    ) -> None:
         message, nbytes = frame.message, 0
         if isinstance(message, Data):
             self._carried = carried
@@ -317,7 +318,7 @@ class TreeLinks:
                 self._send_message(step.device, PACKETS, np.concatenate((header, values)))
                 begin = end
 
-    def _ask_the_silent(self, carry_out: Callable[[Steps], None]) -> None:
+    def _ask_the_silent(self, carry_out: Callable[[Instructions], None]) -> None:
         now_s = self._clock.now_s()
         for (hop, is_up), timer in list(self._timers.items()):
             if now_s < timer.due_s and not timer.is_calm:

@@ -48,10 +48,10 @@ from coarse.luwu.store.declaration import Declaration, staging_slot_bytes, windo
 from coarse.luwu.store.layout import BLOCK_BYTES
 from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.plan import Placement
-from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
-from coarse.proxy.instructions import Send
+from coarse.proxy.feature import DeviceKit, FeatureMachine
+from coarse.proxy.instructions import Instructions, Send
 
-Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
+Allocate = Callable[[int, Callable[[int, str], Instructions]], Instructions]
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class DeviceModels(FeatureMachine):
         self._models: dict[int, _Model] = {}
         self.slow_work: Callable[[int], str] = lambda model: ""
         """Text for people on a model's work that the driver has waited for too long."""
-        self._own: dict[type, Callable[..., Steps]] = {
+        self._own: dict[type, Callable[..., Instructions]] = {
             PagedOpen: self._on_open,
             PagedAsk: lambda ask: self._serve(ask.model, ServedModel.on_ask, ask),
             PagedData: lambda data: self._serve(data.model, ServedModel.on_data, data),
@@ -101,7 +101,7 @@ class DeviceModels(FeatureMachine):
             PagedQuery: self._on_query,
             PagedClose: self._on_close,
         }
-        self.handlers: dict[type, Callable[..., Steps]] = {
+        self.handlers: dict[type, Callable[..., Instructions]] = {
             **dict.fromkeys((*TO_DEVICE, PagedData, PagedBeat, PagedPrepared), self._on_record),
             **dict.fromkeys(TO_CLIENT, self._on_answer),
             PagedTree: self.trees.on_record,
@@ -110,7 +110,7 @@ class DeviceModels(FeatureMachine):
 
     # --- records
 
-    def _on_record(self, record: Any) -> Steps:  # noqa: ANN401
+    def _on_record(self, record: Any) -> Instructions:  # noqa: ANN401
         """Handle a record of this device, or forward one that is for another device."""
         if record.device == self._device:
             return self._own[type(record)](record)
@@ -118,19 +118,19 @@ class DeviceModels(FeatureMachine):
             return self.trees.on_worker(record)
         return [Send(self._placement.num_clients + record.device, record)]
 
-    def _on_answer(self, record: Any) -> Steps:  # noqa: ANN401
+    def _on_answer(self, record: Any) -> Instructions:  # noqa: ANN401
         """Forward a node's answer to a worker of this host; a commit's record may be for this device itself."""
         if record.client < 0:
             return self._own[type(record)](record)
         return [Send(record.client, record)]
 
-    def on_frame(self, device: int, frame: Frame, nbytes: int) -> Steps:
+    def on_frame(self, device: int, frame: Frame, nbytes: int) -> Instructions:
         """Handle a frame of a tree's device; each packet of data has `nbytes` bytes."""
         if frame.root == self._device:
             return self._serve(frame.model, lambda served, _: served.on_frame(device, frame, nbytes), None)
         return self.trees.on_frame(device, frame, nbytes)
 
-    def on_timer(self, model: int, root: int, device: int, *, is_up: bool) -> Steps:
+    def on_timer(self, model: int, root: int, device: int, *, is_up: bool) -> Instructions:
         """Handle a silence of a tree's device that is longer than a round trip takes."""
         if root == self._device:
             return self._serve(model, lambda served, _: served.on_timer(device, is_up=is_up), None)
@@ -152,10 +152,10 @@ class DeviceModels(FeatureMachine):
         hub = self._placement.local_proxies[client] if tree is None else tree.hub_of(client)
         return Send(client if hub == self._device else self._placement.num_clients + hub, record)
 
-    def _to_all(self, number: int, make: Callable[[int], Any]) -> Steps:
+    def _to_all(self, number: int, make: Callable[[int], Any]) -> Instructions:
         return [self._to_client(number, client, make(client)) for client in range(self._placement.num_clients)]
 
-    def on_dead(self, rank: int, text: str) -> Steps:
+    def on_dead(self, rank: int, text: str) -> Instructions:
         """Begin to close all models, as a rank is gone: nothing that was not committed will be."""
         for model in self._models.values():
             model.is_closing = True
@@ -163,7 +163,7 @@ class DeviceModels(FeatureMachine):
 
     # --- opening
 
-    def _on_open(self, record: PagedOpen) -> Steps:
+    def _on_open(self, record: PagedOpen) -> Instructions:
         model = self._models.setdefault(record.model, _Model())
         if model.failed is not None:
             return [self._to_client(record.model, record.client, model.failed._replace(client=record.client))]
@@ -185,7 +185,7 @@ class DeviceModels(FeatureMachine):
         num_clients, num_below = len(tree.child_workers(self._device)), len(tree.child_devices(self._device))
         return [OpenStore(record.model, declaration, num_clients, num_below, resumed)]
 
-    def on_opened(self, opening: OpenStore, opened: StoreOpened) -> Steps:
+    def on_opened(self, opening: OpenStore, opened: StoreOpened) -> Instructions:
         """Begin the tree of a model, whose folders are open and whose memory is planned."""
         model = self._models[opening.model]
         assert model.tree is not None
@@ -193,7 +193,7 @@ class DeviceModels(FeatureMachine):
         declaration, ring_bytes = opening.declaration, opened.plan.ring_bytes
         return self.trees.begin(opening.model, model.tree, declaration, ring_bytes)
 
-    def _on_tree_ready(self, number: int, packets: PacketPlan) -> Steps:
+    def _on_tree_ready(self, number: int, packets: PacketPlan) -> Instructions:
         """Allocate memory for the node's own part, and tell all workers that the model is open."""
         model = self._models[number]
         if model.is_closing:
@@ -213,14 +213,14 @@ class DeviceModels(FeatureMachine):
             rings = {device: layout.ring(packets.window, up_bytes) for device in tree.child_devices(self._device)}
             return RootPlaces(clients=clients, window=window, rings=rings), layout.end
 
-        def placed(offset: int, refusal: str) -> Steps:
+        def placed(offset: int, refusal: str) -> Instructions:
             if refusal:
                 return self._fail(number, "CapacityError", f"{refusal}; {declaration.room_remedy}")
             model.region = offset
             places, _ = laid_out(offset)
             model.served = ServedModel(number, self._device, tree, declaration, opened, packets, places)
             rooms = tuple(place.gradients for place in places.clients.values())
-            steps: Steps = [UseMemory(number, plan, places.window, rooms)]
+            steps: Instructions = [UseMemory(number, plan, places.window, rooms)]
             for client in range(self._placement.num_clients):
                 steps += self._opened(number, opened, places, packets, client)
             return steps
@@ -259,7 +259,7 @@ class DeviceModels(FeatureMachine):
 
     # --- serving
 
-    def _serve(self, number: int, do: Callable[[ServedModel, Any], list[Out]], record: object) -> Steps:
+    def _serve(self, number: int, do: Callable[[ServedModel, Any], list[Out]], record: object) -> Instructions:
         model = self._models.get(number)
         if model is None or model.served is None or model.failed is not None or model.is_closing:
             return []
@@ -271,8 +271,8 @@ class DeviceModels(FeatureMachine):
             return self._fail(number, "CoarseError", f"optimizer node {self.node_of(number)} ended with {error!r}")
         return [*self._steps(out), *self._close_quiet(number, model)]
 
-    def _steps(self, out: Iterable[Out]) -> Steps:
-        steps: Steps = []
+    def _steps(self, out: Iterable[Out]) -> Instructions:
+        steps: Instructions = []
         for one in out:
             if isinstance(one, PagedStep):
                 steps.append(one)
@@ -284,15 +284,15 @@ class DeviceModels(FeatureMachine):
                 steps.append(Send(endpoint, record))
         return steps
 
-    def on_result(self, done: StoreWork | WriteRecord, value: float) -> Steps:
+    def on_result(self, done: StoreWork | WriteRecord, value: float) -> Instructions:
         """Pass the result of work that was carried out to its model."""
         return self._serve(done.model, lambda served, _: served.on_result(done, value), None)
 
-    def on_failed(self, number: int, error: CoarseError) -> Steps:
+    def on_failed(self, number: int, error: CoarseError) -> Instructions:
         """Fail a model whose work could not be carried out; it goes no further."""
         return self._fail(number, type(error).__name__, str(error))
 
-    def _fail(self, number: int, kind: str, text: str) -> Steps:
+    def _fail(self, number: int, kind: str, text: str) -> Instructions:
         model = self._models[number]
         if model.failed is not None:
             return []
@@ -300,7 +300,7 @@ class DeviceModels(FeatureMachine):
         model.failed = failed
         return [*self._to_all(number, lambda client: failed._replace(client=client)), *self._close_quiet(number, model)]
 
-    def _on_query(self, query: PagedQuery) -> Steps:
+    def _on_query(self, query: PagedQuery) -> Instructions:
         model = self._models.get(query.model)
         lacks = [] if model is None or model.served is None else [model.served.missing()]
         lacks.append(self.slow_work(query.model))
@@ -318,18 +318,18 @@ class DeviceModels(FeatureMachine):
 
     # --- closing
 
-    def _on_close(self, close: PagedClose) -> Steps:
+    def _on_close(self, close: PagedClose) -> Instructions:
         model = self._models.get(close.model)
         if model is None:  # another node could not open it
             closed = PagedClosed(close.client, self._device, close.model)
             return [self._to_client(close.model, close.client, closed)]
         model.left.add(close.client)
-        steps: Steps = []
+        steps: Instructions = []
         if close.reason:
             steps += self._fail(close.model, "CoarseError", f"rank {close.client} gave the model up: {close.reason}")
         return [*steps, *self._close_quiet(close.model, model), *self._forget(close.model, model)]
 
-    def _close_quiet(self, number: int, model: _Model) -> Steps:
+    def _close_quiet(self, number: int, model: _Model) -> Instructions:
         """Close the folders of a model that failed or that all workers have left, once nothing is under way."""
         if model.is_closing:
             return []
@@ -340,14 +340,14 @@ class DeviceModels(FeatureMachine):
         model.is_closing = True
         return [CloseStore(number)]
 
-    def on_closed(self, number: int) -> Steps:
+    def on_closed(self, number: int) -> Instructions:
         """Tell all workers that a model's folders are closed; only workers still read or write its memory."""
         model = self._models[number]
         model.is_closed = True
         told = self._to_all(number, lambda client: PagedClosed(client, self._device, number))
         return [*told, *self._forget(number, model)]
 
-    def _forget(self, number: int, model: _Model) -> Steps:
+    def _forget(self, number: int, model: _Model) -> Instructions:
         """Give back the memory of a model that is closed, and that all workers have left."""
         if model.is_closed and len(model.left) == self._placement.num_clients:
             del self._models[number]

@@ -26,10 +26,9 @@ from coarse.luwu.store.operations import GRADIENTS
 from coarse.luwu.store.stream import ChunkStream
 from coarse.protocol.fragments import fragments
 from coarse.protocol.plan import Placement
-from coarse.proxy.instructions import Instruction, Send
+from coarse.proxy.instructions import Instructions, Send
 
-Steps = list[Instruction]
-Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
+Allocate = Callable[[int, Callable[[int, str], Instructions]], Instructions]
 _LEAST_WINDOW = 4
 _ALIGN = 16
 """Number of elements that packets are multiples of."""
@@ -59,9 +58,9 @@ class DeviceTrees:
         placement: Placement,
         allocate: Allocate,
         free: Callable[[int], None],
-        to_steps: Callable[[list[Out]], Steps],
-        on_ready: Callable[[int, PacketPlan], Steps],
-        on_failed: Callable[[int, CoarseError], Steps],
+        to_steps: Callable[[list[Out]], Instructions],
+        on_ready: Callable[[int, PacketPlan], Instructions],
+        on_failed: Callable[[int, CoarseError], Instructions],
     ) -> None:
         """Start without trees.
 
@@ -77,13 +76,13 @@ class DeviceTrees:
         self._on_failed = on_failed
         self._joins: dict[tuple[int, int], _Join] = {}
         self._texts: dict[tuple[int, int, int, str], list[str]] = {}
-        self._as_root: dict[str, Callable[[int, _Join], Steps]] = {
+        self._as_root: dict[str, Callable[[int, _Join], Instructions]] = {
             "joined": self._all_joined, "connected": self._all_connected, "ready": self._all_ready,
         }  # fmt: skip
 
     # --- the root
 
-    def begin(self, model: int, tree: Tree, declaration: Declaration, ring_bytes: int) -> Steps:
+    def begin(self, model: int, tree: Tree, declaration: Declaration, ring_bytes: int) -> Instructions:
         """Begin a tree whose root this device is."""
         join = self._joins[model, self._device] = _Join(tree, declaration, ring_bytes=ring_bytes)
         if len(tree.devices) == 1:
@@ -92,31 +91,31 @@ class DeviceTrees:
         asked = self._ask_all(model, join, "join", dict.fromkeys(tree.devices, declared))
         return [*asked, self._open_links(model, join)]
 
-    def close(self, model: int) -> Steps:
+    def close(self, model: int) -> Instructions:
         """End a tree whose root this device is, and which its workers have left."""
         join = self._joins.pop((model, self._device), None)
         if join is None or len(join.tree.devices) == 1:
             return []
-        steps: Steps = [CloseLinks(model, self._device)]
+        steps: Instructions = [CloseLinks(model, self._device)]
         for device in join.tree.devices[1:]:
             steps += self._tell(device, model, self._device, "leave", {})
         return steps
 
-    def _ask_all(self, model: int, join: _Join, what: str, texts: dict[int, dict[str, Any]]) -> Steps:
+    def _ask_all(self, model: int, join: _Join, what: str, texts: dict[int, dict[str, Any]]) -> Instructions:
         join.phase = {"join": "joined", "connect": "connected", "begin": "ready"}[what]
         join.answers.clear()
-        steps: Steps = []
+        steps: Instructions = []
         for device in join.tree.devices[1:]:
             steps += self._tell(device, model, self._device, what, texts[device])
         return steps
 
-    def _answered(self, model: int, root: int, what: str, answer: dict[str, Any]) -> Steps:
+    def _answered(self, model: int, root: int, what: str, answer: dict[str, Any]) -> Instructions:
         """Answer the root that this device has done its part."""
         if root != self._device:
             return self._tell(root, model, root, what, answer)
         return self._on_answer(model, self._device, what, answer)
 
-    def _on_answer(self, model: int, device: int, what: str, answer: dict[str, Any]) -> Steps:
+    def _on_answer(self, model: int, device: int, what: str, answer: dict[str, Any]) -> Instructions:
         join = self._joins.get((model, self._device))
         if join is None:
             return []
@@ -128,7 +127,7 @@ class DeviceTrees:
             return []
         return self._as_root[what](model, join)
 
-    def _all_joined(self, model: int, join: _Join) -> Steps:
+    def _all_joined(self, model: int, join: _Join) -> Instructions:
         """Tell each device what its peers have said of their ends."""
         said = dict(join.answers)
         texts = {
@@ -138,7 +137,7 @@ class DeviceTrees:
         steps = self._ask_all(model, join, "connect", texts)
         return [*steps, self._connect(model, self._device, texts[self._device])]
 
-    def _all_connected(self, model: int, join: _Join) -> Steps:
+    def _all_connected(self, model: int, join: _Join) -> Instructions:
         """Plan packets that fill the smallest datagram, and a window that each receiver has room for."""
         payload_bytes = min(answer["payload_bytes"] for answer in join.answers.values()) - HEADER_BYTES
         room_bytes = min(answer["room_bytes"] for answer in join.answers.values())
@@ -158,12 +157,12 @@ class DeviceTrees:
         steps = self._ask_all(model, join, "begin", dict.fromkeys(join.tree.devices, packets))
         return [*steps, *self._answered(model, self._device, "ready", packets)]
 
-    def _all_ready(self, model: int, join: _Join) -> Steps:
+    def _all_ready(self, model: int, join: _Join) -> Instructions:
         return self._on_ready(model, PacketPlan(**join.answers[self._device]))
 
     # --- all devices
 
-    def on_record(self, record: PagedTree) -> Steps:
+    def on_record(self, record: PagedTree) -> Instructions:
         """Take a record of another device of a tree."""
         if record.device != self._device:
             return [Send(self._placement.num_clients + record.device, record)]
@@ -187,21 +186,21 @@ class DeviceTrees:
                 return self._begin(model, root, PacketPlan(**said))
         return self._leave(model, root)
 
-    def on_links_open(self, step: OpenLinks, described: dict[int, dict[str, Any]]) -> Steps:
+    def on_links_open(self, step: OpenLinks, described: dict[int, dict[str, Any]]) -> Instructions:
         """Answer with the descriptions of the ends that were made, which their peers have to know."""
         answer = {str(peer): text for peer, text in described.items()}
         return self._answered(step.model, step.root, "joined", answer)
 
-    def on_connected(self, step: ConnectLinks, payload_bytes: int, room_bytes: int) -> Steps:
+    def on_connected(self, step: ConnectLinks, payload_bytes: int, room_bytes: int) -> Instructions:
         """Answer that the links are connected, with a datagram's bytes and the kernel's room for datagrams."""
         answer = {"payload_bytes": payload_bytes, "room_bytes": room_bytes}
         return self._answered(step.model, step.root, "connected", answer)
 
-    def on_links_failed(self, step: OpenLinks | ConnectLinks, error: CoarseError) -> Steps:
+    def on_links_failed(self, step: OpenLinks | ConnectLinks, error: CoarseError) -> Instructions:
         """Answer that the ends cannot be made."""
         return self._failed(step.model, step.root, error)
 
-    def _failed(self, model: int, root: int, error: CoarseError) -> Steps:
+    def _failed(self, model: int, root: int, error: CoarseError) -> Instructions:
         text = f"memory device {self._device}: {error}"
         return self._answered(model, root, "failed", {"error": type(error).__name__, "text": text})
 
@@ -219,7 +218,7 @@ class DeviceTrees:
 
     # --- switches
 
-    def _begin(self, model: int, root: int, packets: PacketPlan) -> Steps:
+    def _begin(self, model: int, root: int, packets: PacketPlan) -> Instructions:
         """Allocate memory for a switch's rings, and tell its workers the places of theirs."""
         join = self._joins[model, root]
         tree, declaration = join.tree, join.declaration
@@ -241,13 +240,14 @@ class DeviceTrees:
             )
             return places, layout.end
 
-        def placed(offset: int, refusal: str) -> Steps:
+        def placed(offset: int, refusal: str) -> Instructions:
             if refusal:
                 return self._failed(model, root, CapacityError(f"{refusal}; {declaration.room_remedy}"))
             join.region = offset
             places, _ = laid_out(offset)
             join.switch = ModelSwitch(model, self._device, tree, declaration, packets, places, plan.num_staging)
-            steps: Steps = [ZeroValues(place.gradients, plan.gradient_bytes) for place in places.clients.values()]
+            clients = places.clients.values()
+            steps: Instructions = [ZeroValues(place.gradients, plan.gradient_bytes) for place in clients]
             for worker, place in places.clients.items():
                 text = json.dumps({
                     **places_text(self._device, place, plan, packets),
@@ -261,7 +261,7 @@ class DeviceTrees:
         _, nbytes = laid_out(0)
         return self._allocate(nbytes + BLOCK_BYTES, placed)
 
-    def _leave(self, model: int, root: int) -> Steps:
+    def _leave(self, model: int, root: int) -> Instructions:
         join = self._joins.pop((model, root), None)
         if join is None:
             return []
@@ -274,7 +274,7 @@ class DeviceTrees:
         join = self._joins.get((model, root))
         return None if join is None else join.switch
 
-    def on_worker(self, record: PagedAsk | PagedData | PagedBeat) -> Steps:
+    def on_worker(self, record: PagedAsk | PagedData | PagedBeat) -> Instructions:
         """Handle a record of a worker of this host on its way to another device's optimizer node."""
         switch = self.switch(record.model, record.device)
         if switch is None:
@@ -284,12 +284,12 @@ class DeviceTrees:
             return [Send(self._placement.num_clients + record.device, record)]
         return self._to_steps(switch.on_data(record) if isinstance(record, PagedData) else switch.on_beat(record))
 
-    def on_frame(self, device: int, frame: Frame, nbytes: int) -> Steps:
+    def on_frame(self, device: int, frame: Frame, nbytes: int) -> Instructions:
         """Take a frame of a device, for a tree whose root is another device."""
         switch = self.switch(frame.model, frame.root)
         return [] if switch is None else self._to_steps(switch.on_frame(device, frame, nbytes))
 
-    def _tell(self, device: int, model: int, root: int, what: str, said: dict[str, Any]) -> Steps:
+    def _tell(self, device: int, model: int, root: int, what: str, said: dict[str, Any]) -> Instructions:
         return [
             Send(
                 self._placement.num_clients + device,

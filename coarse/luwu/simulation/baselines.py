@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from coarse.luwu.simulation.cluster import PagedTraining
-from coarse.luwu.simulation.moves import Baseline, BaselineCluster, Move, moves_of
+from coarse.luwu.simulation.moves import Baseline, BaselineCluster, Stage, moves_of
 from coarse.simulation.engine import Engine
 
 
@@ -110,7 +110,7 @@ class _Iteration:
 
     # --- time
 
-    def _chain(self, way: Sequence[Move], then: Callable[[], None]) -> None:
+    def _chain(self, way: Sequence[Stage], then: Callable[[], None]) -> None:
         """Make one move after the other, each on all of its resources at once."""
         if not way:
             then()

@@ -84,7 +84,7 @@ class BaselineCluster:
 
 
 @dataclass(frozen=True)
-class Move:
+class Stage:
     """Move that ends before the next one begins; it takes its resources at once."""
 
     took_s: dict[str, float]
@@ -96,11 +96,11 @@ class Move:
     """Seconds of the GPU's time, taken by kernels that add and copy."""
 
 
-Way = tuple[Move, ...]
+Way = tuple[Stage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moves:
+class StepStages:
     """Moves of a step: those of each unit, then the optimizer's, in equal parts."""
 
     num_units: int
@@ -114,7 +114,7 @@ class Moves:
     num_step_parts: int
 
     @property
-    def _of_unit(self) -> tuple[Move, ...]:
+    def _of_unit(self) -> tuple[Stage, ...]:
         return (*self.before_forward, *self.after_forward, *self.before_backward, *self.after_backward)
 
     def least_s(self, *, prefetch: bool) -> float:
@@ -135,7 +135,7 @@ class Moves:
         return self.num_units * unit_s + max(sum(part), self.num_step_parts * busiest_s)
 
 
-def _busy_s(way: Iterable[Move]) -> dict[str, float]:
+def _busy_s(way: Iterable[Stage]) -> dict[str, float]:
     """Return the busy seconds by resource."""
     busy_s: dict[str, float] = {}
     for move in way:
@@ -144,16 +144,16 @@ def _busy_s(way: Iterable[Move]) -> dict[str, float]:
     return busy_s
 
 
-def moves_of(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> Moves:
+def moves_of(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> StepStages:
     """Return the moves of one worker."""
     pace = cluster.worker_flops_per_s * (cluster.float32_share if mode is Baseline.SWITCHML else 1.0)
     forward_s = 2 * training.block_elements * training.tokens / pace
     itemsize = FP32_BYTES if mode is Baseline.SWITCHML else BF16_BYTES
     input_s = itemsize * training.input_elements / cluster.pcie_bytes_per_s
-    kept, back = ((Move({name: input_s}),) if input_s else () for name in ("pcie out", "pcie in"))
+    kept, back = ((Stage({name: input_s}),) if input_s else () for name in ("pcie out", "pcie in"))
     gathered, reduced = _collectives(mode, cluster, training)
     step_part, num_parts = _step(mode, cluster, training)
-    return Moves(
+    return StepStages(
         num_units=training.num_blocks, before_forward=gathered, forward_s=forward_s, after_forward=kept,
         before_backward=(*gathered, *back), backward_s=forward_s * (training.flops_per_token / 2 - 1),
         after_backward=reduced, step_part=step_part, num_step_parts=num_parts,
@@ -175,14 +175,14 @@ def _collectives(mode: Baseline, cluster: BaselineCluster, training: PagedTraini
         return (gather,), (reduction,)
     disk_s, pcie_s = shard / cluster.attained_disk_bytes_per_s, shard / cluster.pcie_bytes_per_s
     return (
-        (Move({"reads": disk_s}), Move({"pcie in": pcie_s}), gather),
-        (reduction, Move({"pcie out": pcie_s}), Move({"writes": disk_s})),
+        (Stage({"reads": disk_s}), Stage({"pcie in": pcie_s}), gather),
+        (reduction, Stage({"pcie out": pcie_s}), Stage({"writes": disk_s})),
     )
 
 
-def _collective(cluster: BaselineCluster, sent: float, received: float, interference: float) -> Move:
+def _collective(cluster: BaselineCluster, sent: float, received: float, interference: float) -> Stage:
     took_s = {"up": sent / cluster.link_bytes_per_s, "down": received / cluster.link_bytes_per_s}
-    return Move(took_s, sent, received, interference * max(took_s.values()))
+    return Stage(took_s, sent, received, interference * max(took_s.values()))
 
 
 def _step(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> tuple[Way, int]:
@@ -193,13 +193,13 @@ def _step(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> 
         sums = FP32_BYTES * num
         wire_s, pcie_s = sums / cluster.link_bytes_per_s, sums / cluster.pcie_bytes_per_s
         packets_s = sums / PACKET_BYTES / cluster.packets_per_s
-        exchange = Move({"up": wire_s, "down": wire_s, "cpu": packets_s}, sums, sums)
-        return (Move({"pcie out": pcie_s}), exchange, Move({"pcie in": pcie_s}), Move({"gpu": on_gpu_s})), 1
+        exchange = Stage({"up": wire_s, "down": wire_s, "cpu": packets_s}, sums, sums)
+        return (Stage({"pcie out": pcie_s}), exchange, Stage({"pcie in": pcie_s}), Stage({"gpu": on_gpu_s})), 1
     if not mode.has_disks:
-        return (Move({"gpu": on_gpu_s / cluster.num_workers}),), 1
+        return (Stage({"gpu": on_gpu_s / cluster.num_workers}),), 1
     shard = training.block_elements / cluster.num_workers
     disk_s = (STATE_BYTES + BF16_BYTES) * shard / cluster.attained_disk_bytes_per_s
     return (
-        (Move({"reads": disk_s}), Move({"cpu": shard / cluster.updates_per_s}), Move({"writes": disk_s})),
+        (Stage({"reads": disk_s}), Stage({"cpu": shard / cluster.updates_per_s}), Stage({"writes": disk_s})),
         training.num_blocks,
     )

@@ -19,10 +19,10 @@ from coarse.luwu.torch.first_values import FirstValues, Initialise
 from coarse.luwu.torch.optimizer import NetworkOptimizer
 from coarse.luwu.torch.plan import COMPUTE_TYPES, ModelPlan, plan_model
 from coarse.luwu.torch.released import placeholder_parameter
-from coarse.luwu.torch.sites import Backward, Site
+from coarse.luwu.torch.sites import Backward, FilledModule
 from coarse.luwu.torch.timeline import WorkerTimeline
 from coarse.luwu.torch.unit import UnitMemories
-from coarse.parallel.data.alike import require_same
+from coarse.parallel.data.equal_values import require_same
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
 from coarse.torch.fsdp.units import Units
@@ -212,7 +212,7 @@ def _attach(
         remote.timeline = timeline = WorkerTimeline(remote.client, remote.declaration.timeline)
     memories = UnitMemories(remote, made.before_pull, timeline)
     backward = Backward(remote, memories, made.before_push, made.require_pass)
-    sites = [Site(planned, backward, placeholders) for planned in plan.sites]
+    sites = [FilledModule(planned, backward, placeholders) for planned in plan.sites]
     made.attach(memories, backward, sites)
     model.register_state_dict_post_hook(lambda module, state, prefix, meta: made.values.put_into(state, dtypes))
     model.register_load_state_dict_pre_hook(lambda *_: made.values.begin_loading())

@@ -21,7 +21,7 @@ from coarse.luwu.torch.worker_state import Stateful, WorkerState
 
 if TYPE_CHECKING:
     from coarse.luwu.client.model import RemoteModel
-    from coarse.luwu.torch.sites import Backward, Site
+    from coarse.luwu.torch.sites import Backward, FilledModule
     from coarse.luwu.torch.timeline import WorkerTimeline
 
 _UNSENT = frozenset({"params", "foreach", "fused", "initial_lr", "differentiable", "capturable", "names"})
@@ -64,11 +64,11 @@ class NetworkOptimizer(torch.optim.Optimizer):
         """State of this worker at a step that is to be committed, until it is sent."""
         self._memories: UnitMemories
         self._backward: Backward
-        self._sites: list[Site]
+        self._sites: list[FilledModule]
         self._is_closed = False
         self._timeline: WorkerTimeline | None = None
 
-    def attach(self, memories: UnitMemories, backward: Backward, sites: list[Site]) -> None:
+    def attach(self, memories: UnitMemories, backward: Backward, sites: list[FilledModule]) -> None:
         """Attach the model's memories, backward passes and sites."""
         self._memories, self._backward, self._sites = memories, backward, sites
         self._timeline = memories.timeline

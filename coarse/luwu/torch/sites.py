@@ -61,7 +61,7 @@ class _Gradients:
 class Call:
     """Forward of a site, until backward has left it."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: FilledModule) -> None:
         self.site = site
         self.leaves: dict[tuple[int, int], nn.Parameter] = {}
         self._versions: dict[tuple[int, int], int] = {}
@@ -188,7 +188,7 @@ class Call:
             leaf.grad = gradients.of(tensor, leaf.dtype)
 
 
-class Site:
+class FilledModule:
     """Module whose parameters are there during its forward and backward alone."""
 
     def __init__(

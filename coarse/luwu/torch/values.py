@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from coarse.luwu.torch.released import Released
-from coarse.parallel.data.alike import require_same
+from coarse.parallel.data.equal_values import require_same
 
 if TYPE_CHECKING:
     from coarse.luwu.client.model import RemoteModel
-    from coarse.luwu.torch.sites import Site
+    from coarse.luwu.torch.sites import FilledModule
 
 PARAMETERS = 0
 
@@ -43,7 +43,9 @@ class UnitValues:
         return found, steps
 
     @contextmanager
-    def summoned(self, units: list[int], sites: list[Site], *, write: bool) -> Iterator[dict[str, torch.Tensor]]:
+    def summoned(
+        self, units: list[int], sites: list[FilledModule], *, write: bool
+    ) -> Iterator[dict[str, torch.Tensor]]:
         """Give the values of units within the context; see NetworkOptimizer.summoned."""
         model = self.remote.declaration.model
         shown: dict[tuple[int, int], nn.Parameter] = {}

@@ -12,9 +12,9 @@ from coarse.odc.records import OdcRows, OdcShards, OdcSums
 from coarse.odc.steps import OdcAdd, OdcAddInOrder, OdcDone, OdcMark, OdcMerge, OdcSend, OdcSetAside, OdcStore
 from coarse.protocol.codec import decode_bulk, encode_bulk
 from coarse.proxy.executor import FeatureExecutor, ServiceKit
-from coarse.proxy.feature import Steps
+from coarse.proxy.instructions import Instructions
 
-CarryOut = Callable[[Steps], None]
+CarryOut = Callable[[Instructions], None]
 _BULK = 0
 
 

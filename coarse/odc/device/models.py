@@ -25,10 +25,10 @@ from coarse.odc.records import (
     OdcSums,
 )
 from coarse.odc.steps import OdcAdd, OdcDone
-from coarse.odc.wide_sum import Found
+from coarse.odc.wide_sum import SkippedValue
 from coarse.protocol.plan import Placement
-from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
-from coarse.proxy.instructions import Send
+from coarse.proxy.feature import DeviceKit, FeatureMachine
+from coarse.proxy.instructions import Instructions, Send
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class DeviceOdc(FeatureMachine):
         self._early: dict[int, list[Any]] = {}
         """Records of models that are not open here yet, but elsewhere."""
         self.served: dict[int, ServedOdc] = {}
-        self._of_served: dict[type, Callable[[ServedOdc, Any], Steps]] = {
+        self._of_served: dict[type, Callable[[ServedOdc, Any], Instructions]] = {
             OdcPublish: ServedOdc.on_publish,
             OdcFetch: ServedOdc.on_fetch,
             OdcRequest: ServedOdc.on_request,
@@ -60,7 +60,7 @@ class DeviceOdc(FeatureMachine):
             OdcQuery: ServedOdc.on_query,
             OdcFailed: ServedOdc.on_failed,
         }
-        self.handlers: dict[type, Callable[..., Steps]] = {
+        self.handlers: dict[type, Callable[..., Instructions]] = {
             OdcOpen: self._on_open,
             **dict.fromkeys(self._of_served, self._on_record),
             OdcAdded: self._hand_on,
@@ -68,22 +68,22 @@ class DeviceOdc(FeatureMachine):
         }
         """Handler for each kind of record."""
 
-    def on_bulk(self, record: OdcShards | OdcRows | OdcSums, found: list[Found]) -> Steps:
+    def on_bulk(self, record: OdcShards | OdcRows | OdcSums, found: list[SkippedValue]) -> Instructions:
         """Take a record with bytes behind it; `found` has the values of OdcSums that did not fit."""
         served = self.served[record.model]
         if isinstance(record, OdcShards):
             return served.on_shards(record)
         return served.on_rows(record) if isinstance(record, OdcRows) else served.on_sums(record, found)
 
-    def on_found(self, add: OdcAdd, found: list[Found]) -> None:
+    def on_found(self, add: OdcAdd, found: list[SkippedValue]) -> None:
         """Note values that did not fit; see ServedOdc."""
         self.served[add.model].on_found(add, found)
 
-    def on_done(self, done: OdcDone) -> Steps:
+    def on_done(self, done: OdcDone) -> Instructions:
         """Note pieces that were added; see ServedOdc."""
         return self.served[done.model].on_done(done)
 
-    def on_leave(self, client: int) -> Steps:
+    def on_leave(self, client: int) -> Instructions:
         """Handle a worker that has shut down."""
         return [step for served in self.served.values() for step in served.on_leave(client)]
 
@@ -96,7 +96,7 @@ class DeviceOdc(FeatureMachine):
         """Return the layout of a model that is open here."""
         return self.served[model].layout
 
-    def _on_record(self, record: Any) -> Steps:  # noqa: ANN401
+    def _on_record(self, record: Any) -> Instructions:  # noqa: ANN401
         if isinstance(record, OdcQuery) and record.device != self._device:
             return [Send(self._placement.num_clients + record.device, record)]
         served = self.served.get(record.model)
@@ -105,13 +105,13 @@ class DeviceOdc(FeatureMachine):
             return []
         return self._of_served[type(record)](served, record)
 
-    def _hand_on(self, record: OdcAdded | OdcStatus) -> Steps:
+    def _hand_on(self, record: OdcAdded | OdcStatus) -> Instructions:
         """Forward a record of another node's device to a worker of this one."""
         return [Send(record.client, record)]
 
-    def _on_open(self, record: OdcOpen) -> Steps:
+    def _on_open(self, record: OdcOpen) -> Instructions:
         """Take a fragment of a declaration; the worker's own device forwards it to the others."""
-        forwarded: Steps = []
+        forwarded: Instructions = []
         num_clients = self._placement.num_clients
         if self._placement.cluster.local_devices[record.client] == self._device:
             others = (device for device in range(self._placement.num_devices) if device != self._device)
@@ -129,7 +129,7 @@ class DeviceOdc(FeatureMachine):
         bases = {member: said[member] for member in declaration.members}
         return [*forwarded, *self._open(record.model, declaration, bases)]
 
-    def _open(self, model: int, declaration: OdcDeclaration, bases: dict[int, int]) -> Steps:
+    def _open(self, model: int, declaration: OdcDeclaration, bases: dict[int, int]) -> Instructions:
         del self._openings[model]
         layout = OdcLayout(declaration, self._placement)
         if self._device not in layout.devices:
@@ -138,7 +138,7 @@ class DeviceOdc(FeatureMachine):
         self.served[model] = served
         node = self._placement.cluster.device_nodes[self._device]
         opened = OdcOpened(self._device, model, tuple(bases.values()))
-        steps: Steps = [Send(client, opened) for client in layout.near(node)]
+        steps: Instructions = [Send(client, opened) for client in layout.near(node)]
         for record in self._early.pop(model, []):
             steps += self._on_record(record)
         return steps

@@ -8,7 +8,7 @@ import numpy as np
 from coarse.odc.layout import OdcDeclaration, Spot
 from coarse.odc.steps import OdcAdd, OdcAddInOrder, OdcMark, OdcMerge, OdcSend, OdcSetAside, OdcStore
 from coarse.odc.sums import sums_in
-from coarse.odc.wide_sum import Found, WideSum
+from coarse.odc.wide_sum import SkippedValue, WideSum
 from coarse.protocol.dtypes import DType, Op, widened
 from coarse.storage.reduce import accumulate
 
@@ -31,7 +31,7 @@ class OdcBytes:
         self.message = _NOTHING
         self.added_bytes = 0
 
-    def add(self, add: OdcAdd) -> list[Found]:
+    def add(self, add: OdcAdd) -> list[SkippedValue]:
         """Add a row; return the values that did not fit, by element of the sums."""
         declaration = self._declaration_of(add.model)
         shape = declaration.units[add.unit]
@@ -39,17 +39,17 @@ class OdcBytes:
         row = self.message[add.at : add.at + nbytes] if add.source is None else self._bytes_of(add.source, nbytes)
         values = widened(row.view(DType(shape.dtype).storage), DType(shape.dtype))
         self.added_bytes += nbytes
-        found: list[Found] = []
+        found: list[SkippedValue] = []
         for half, is_first in _halves(add.mask, add.started):
             for begin, at, count in shape.runs(half, among=add.mask):
                 part = values[begin : begin + count]
                 some = self._add_part(declaration, add.unit, add.target, at, part, is_first=is_first)
-                found += [Found(at + one.element, one.kind) for one in some]
+                found += [SkippedValue(at + one.element, one.kind) for one in some]
         return found
 
     def _add_part(
         self, declaration: OdcDeclaration, unit: int, target: Spot, begin: int, part: np.ndarray, *, is_first: bool
-    ) -> list[Found]:
+    ) -> list[SkippedValue]:
         sums = self.sums(declaration, unit, target)
         if isinstance(sums, WideSum):
             return WideSum(sums.words[:, begin : begin + len(part)], sums.top).add(part, is_first=is_first)
@@ -115,12 +115,12 @@ class OdcBytes:
             parts.append(np.array(send.found, np.int64).reshape(-1).view(np.uint8))
         return parts
 
-    def found(self, num_found: int) -> list[Found]:
+    def found(self, num_found: int) -> list[SkippedValue]:
         """Return the values that did not fit, which are the message's end."""
         if not num_found:
             return []
         raw = self.message[len(self.message) - num_found * _FOUND_BYTES :].copy().view(np.int64).reshape(-1, 2)
-        return [Found(element, kind) for element, kind in raw.tolist()]
+        return [SkippedValue(element, kind) for element, kind in raw.tolist()]
 
 
 def _add_floats(total: np.ndarray, addend: np.ndarray, *, is_first: bool) -> None:

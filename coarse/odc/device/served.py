@@ -43,11 +43,9 @@ from coarse.odc.steps import (
     OdcStore,
     Sent,
 )
-from coarse.odc.wide_sum import Found
-from coarse.proxy.instructions import Instruction, Send
+from coarse.odc.wide_sum import SkippedValue
+from coarse.proxy.instructions import Instructions, Send
 from coarse.strategy.sharding import Sum
-
-Steps = list[Instruction]
 
 _MOST_TOLD = 8
 """Number of values that did not fit and that errors name; all are marked."""
@@ -64,7 +62,7 @@ class _Minibatch:
     """(Owner, unit) -> parameters of which something was added."""
     merged: set[tuple[int, int, int]] = field(default_factory=set)
     """(Node, owner, unit) whose sums have come."""
-    found: defaultdict[tuple[int, int], list[Found]] = field(default_factory=lambda: defaultdict(list))
+    found: defaultdict[tuple[int, int], list[SkippedValue]] = field(default_factory=lambda: defaultdict(list))
     """(Owner, unit) -> values that did not fit."""
     waiting: dict[tuple[int, int], dict[int, "_Waiting"]] = field(default_factory=dict)
     """(Unit, number) -> the pieces that have come, by worker, for sums in the workers' order."""
@@ -116,23 +114,23 @@ class ServedOdc:
 
     # --- publications and fetches
 
-    def on_publish(self, record: OdcPublish) -> Steps:
+    def on_publish(self, record: OdcPublish) -> Instructions:
         """Tell of a worker's publication.
 
         Its own device tells the workers near and one device of each other node, which tells those there.
         """
         self._heard[record.client] += 1
-        steps: Steps = [Send(client, record) for client in self._near if client != record.client]
+        steps: Instructions = [Send(client, record) for client in self._near if client != record.client]
         if record.client in self._owners:
             others = [self.layout.devices_on(node)[0] for node in self.layout.nodes if node != self._node]
             steps += [self._to(device, record) for device in others]
         return steps
 
-    def on_fetch(self, record: OdcFetch) -> Steps:
+    def on_fetch(self, record: OdcFetch) -> Instructions:
         """Ask the devices that have the shards, except for those that the node has, or has asked for."""
         self._heard[record.client] += 1
         wanted = dict(zip(record.owners, record.contents, strict=True))
-        steps: Steps = []
+        steps: Instructions = []
         if record.landing < 0:
             here = [owner for owner in wanted if self._copies.get((owner, record.unit)) == wanted[owner]]
             landed = tuple(owner for owner in here if (owner, record.unit) in self._are_here)
@@ -155,17 +153,17 @@ class ServedOdc:
             steps.append(self._to(device, request))
         return steps
 
-    def on_request(self, record: OdcRequest) -> Steps:
+    def on_request(self, record: OdcRequest) -> Instructions:
         """Send shards that another node's device asks for."""
         client, device, model, minibatch, unit, owners, contents, landing = record
         nbytes = self.layout.declaration.units[unit].shard_nbytes
         payload = tuple((self._spots.published(owner, unit), nbytes) for owner in owners)
         return [OdcSend(device, OdcShards(client, model, minibatch, unit, owners, contents, landing), payload)]
 
-    def on_shards(self, record: OdcShards) -> Steps:
+    def on_shards(self, record: OdcShards) -> Instructions:
         """Store shards of another node that have come."""
         nbytes, unit = self.layout.declaration.units[record.unit].shard_nbytes, record.unit
-        steps: Steps = []
+        steps: Instructions = []
         for place, owner in enumerate(record.owners):
             if record.landing < 0:
                 target = self._spots.copy(self._node, owner, unit)
@@ -180,12 +178,12 @@ class ServedOdc:
 
     # --- pieces
 
-    def on_push(self, record: OdcPush) -> Steps:
+    def on_push(self, record: OdcPush) -> Instructions:
         """Add or send the rows of a piece that lies in a slot of a worker of this node."""
         client, model, minibatch, unit, number, mask, slot = record
         self._heard[client] += 1
         sent = Sent(client, minibatch, slot, self._device)
-        steps: Steps = []
+        steps: Instructions = []
         for device, owners in self.layout.sends(self._device, client, unit).items():
             nbytes = self.layout.declaration.piece_nbytes(unit, mask)
             payload = tuple((self._spots.row(client, unit, mask, slot, owner), nbytes) for owner in owners)
@@ -202,7 +200,7 @@ class ServedOdc:
         ]
         return [*steps, *adds, OdcDone(self._model, unit, (sent,))]
 
-    def on_rows(self, record: OdcRows) -> Steps:
+    def on_rows(self, record: OdcRows) -> Instructions:
         """Add the rows of a piece that have come from another node."""
         self._heard[record.client] += 1
         sent = Sent(record.client, record.minibatch, record.slot, record.device)
@@ -227,7 +225,7 @@ class ServedOdc:
         target = self._spots.sums(self._node, owner, unit)
         return OdcAdd(self._model, unit, owner, sent, mask, started, source, at, target)
 
-    def _in_turn(self, unit: int, number: int, piece: _Waiting) -> Steps:
+    def _in_turn(self, unit: int, number: int, piece: _Waiting) -> Instructions:
         """Add the n-th pieces of all workers once the last of them has come."""
         minibatch = self._minibatches[piece.sent.minibatch]
         waiting = minibatch.waiting.setdefault((unit, number), {})
@@ -243,7 +241,7 @@ class ServedOdc:
                 "which sum='worker-order' does not add; use sum='int64'",
             )  # fmt: skip
         (mask,) = masks
-        steps: Steps = []
+        steps: Instructions = []
         for owner in self._owners:
             sources = tuple(
                 self._spots.row(one.sent.client, unit, mask, one.sent.slot, owner) if one.aside is None
@@ -255,13 +253,13 @@ class ServedOdc:
             steps.append(OdcAddInOrder(self._model, unit, owner, mask, is_first, sources, target))
         return [*steps, OdcDone(self._model, unit, tuple(one.sent for one in pieces))]
 
-    def on_found(self, add: OdcAdd, found: list[Found]) -> None:
+    def on_found(self, add: OdcAdd, found: list[SkippedValue]) -> None:
         """Note values of a row that did not fit, by element of the owner's sums."""
         self._minibatches[add.sent.minibatch].found[add.owner, add.unit] += found
 
-    def on_done(self, done: OdcDone) -> Steps:
+    def on_done(self, done: OdcDone) -> Instructions:
         """Note pieces that were added: their slots are free as far as this device is concerned."""
-        steps: Steps = []
+        steps: Instructions = []
         for sent in done.sent:
             self._minibatches[sent.minibatch].added[sent.client, done.unit] += 1
             added = OdcAdded(sent.client, self._model, sent.slot)
@@ -270,37 +268,37 @@ class ServedOdc:
 
     # --- the end of a minibatch
 
-    def on_end(self, record: OdcEnd) -> Steps:
+    def on_end(self, record: OdcEnd) -> Instructions:
         """Note that a worker has pushed all its pieces; its own device tells the others."""
         self._heard[record.client] += 1
         self._num_ended[record.client] = record.minibatch + 1
         self._minibatches[record.minibatch].ends[record.client] = record
         others = self.layout.devices if record.client in self._owners else ()
-        steps: Steps = [self._to(device, record) for device in others if device != self._device]
+        steps: Instructions = [self._to(device, record) for device in others if device != self._device]
         return [*steps, *self._fail_for_left(), *self._advance(record.minibatch)]
 
-    def on_sums(self, record: OdcSums, found: list[Found]) -> Steps:
+    def on_sums(self, record: OdcSums, found: list[SkippedValue]) -> Instructions:
         """Add another node's sums for an owner."""
         minibatch = self._minibatches[record.minibatch]
         pair = record.owner, record.unit
         minibatch.merged.add((record.node, *pair))
         minibatch.found[pair] += found
-        steps: Steps = []
+        steps: Instructions = []
         if record.mask:
             target = self._spots.sums(self._node, *pair)
             steps.append(OdcMerge(self._model, record.unit, record.mask, minibatch.started[pair], target))
             minibatch.started[pair] |= record.mask
         return [*steps, *self._advance(record.minibatch)]
 
-    def on_summed(self, record: OdcSummed) -> Steps:
+    def on_summed(self, record: OdcSummed) -> Instructions:
         """Note that a device has all pieces for all its owners."""
         self._minibatches[record.minibatch].summed[record.device] = record
         return self._advance(record.minibatch)
 
-    def _advance(self, number: int) -> Steps:
+    def _advance(self, number: int) -> Instructions:
         """Return the steps that can be done now to end a minibatch; see [Note: two phases]."""
         minibatch = self._minibatches[number]
-        steps: Steps = []
+        steps: Instructions = []
         if self.failed is not None:
             return []
         if not minibatch.is_passed_on and self._have_all(minibatch, self._near, self._kept):
@@ -375,7 +373,7 @@ class ServedOdc:
         payload = ((self._spots.sums(self._node, owner, unit), nbytes),) if mask else ()
         return OdcSend(self.layout.device_of(owner), record, payload, found)
 
-    def _marks(self, minibatch: _Minibatch) -> Steps:
+    def _marks(self, minibatch: _Minibatch) -> Instructions:
         return [
             OdcMark(self._model, unit, self._spots.sums(self._node, owner, unit), tuple(found))
             for (owner, unit), found in minibatch.found.items() if found and owner in self._owners
@@ -393,7 +391,7 @@ class ServedOdc:
         ]  # fmt: skip
         return OdcSummed(self._device, self._model, number, tuple(masks), tuple(found[:_MOST_TOLD]))
 
-    def _commit(self, number: int, minibatch: _Minibatch) -> Steps:
+    def _commit(self, number: int, minibatch: _Minibatch) -> Instructions:
         tokens = [minibatch.ends[member].tokens for member in self.layout.members]
         total = NO_TOKENS if NO_TOKENS in tokens else sum(tokens)
         summed = [minibatch.summed[device] for device in self.layout.devices]
@@ -407,14 +405,14 @@ class ServedOdc:
 
     # --- failures
 
-    def on_leave(self, client: int) -> Steps:
+    def on_leave(self, client: int) -> Instructions:
         """Handle a worker that has shut down, which others may wait for."""
         if client not in self.layout.members:
             return []
         self._left.add(client)
         return self._fail_for_left()
 
-    def _fail_for_left(self) -> Steps:
+    def _fail_for_left(self) -> Instructions:
         for number, minibatch in self._minibatches.items():
             for client in sorted(self._left):
                 if minibatch.ends and client not in minibatch.ends:
@@ -426,21 +424,21 @@ class ServedOdc:
                     )  # fmt: skip
         return []
 
-    def _fail(self, error: str, text: str, client: int = -1) -> Steps:
+    def _fail(self, error: str, text: str, client: int = -1) -> Instructions:
         if self.failed is not None:
             return []
         failed = OdcFailed(self._model, error, text, client)
         others = [self._to(device, failed) for device in self.layout.devices if device != self._device]
         return [*others, *self.on_failed(failed)]
 
-    def on_failed(self, record: OdcFailed) -> Steps:
+    def on_failed(self, record: OdcFailed) -> Instructions:
         """Take a device's record that no minibatch can end any more."""
         if self.failed is not None:
             return []
         self.failed = record
         return [Send(client, record) for client in self._owners]
 
-    def on_query(self, record: OdcQuery) -> Steps:
+    def on_query(self, record: OdcQuery) -> Instructions:
         """Answer a worker's question about the records heard of the others."""
         heard, ended = (
             tuple(counts[member] for member in self.layout.members) for counts in (self._heard, self._num_ended)

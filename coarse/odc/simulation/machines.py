@@ -29,7 +29,7 @@ from coarse.simulation.engine import Engine
 from coarse.simulation.sites import Site
 
 _MODEL = 0
-Waits = Iterator["float | Callable[[], bool]"]
+Program = Iterator["float | Callable[[], bool]"]
 """Generator of a worker's program: it yields seconds to compute, or a condition to wait for."""
 
 
@@ -118,7 +118,7 @@ class SimulatedOdc:
         self._coming: deque[tuple[int, Any]] = deque()
         self._under_way: defaultdict[tuple[int, int], deque[list[Any]]] = defaultdict(deque)
         """Transfers under way by sender and receiver, each with the records that were sent right after it."""
-        self._programs: dict[int, Waits] = {}
+        self._programs: dict[int, Program] = {}
         self._waits: dict[int, Callable[[], bool] | None] = {}
         self._computed_s = dict.fromkeys(declaration.members, 0.0)
         self._sent_bytes = dict.fromkeys(sorted(self._layout.nodes), 0.0)
@@ -143,7 +143,7 @@ class SimulatedOdc:
 
     # --- workers
 
-    def _program(self, member: int, work: Sequence[Sequence[Act]]) -> Waits:
+    def _program(self, member: int, work: Sequence[Sequence[Act]]) -> Program:
         client, declared = self._clients[member], self._declaration.units
         sizes = OdcSizes(self._layout, client.device)
         for number, acts in enumerate(work):
@@ -167,7 +167,7 @@ class SimulatedOdc:
                 if mask:
                     yield from self._copy(client, sizes, [OdcTake(unit, client.device)])
 
-    def _read(self, client: OdcClient, sizes: OdcSizes, act: Read, fetches: dict[int, Fetch]) -> Waits:
+    def _read(self, client: OdcClient, sizes: OdcSizes, act: Read, fetches: dict[int, Fetch]) -> Program:
         fetch = fetches.pop(act.unit, None) or client.fetch(act.unit)
         yield lambda: client.is_fetched(fetch)
         yield from self._copy(client, sizes, client.reads(fetch))
@@ -175,7 +175,7 @@ class SimulatedOdc:
         if act.following is not None:
             fetches[act.following] = client.fetch(act.following)
 
-    def _copy(self, client: OdcClient, sizes: OdcSizes, steps: Sequence[OdcRead | OdcTake]) -> Waits:
+    def _copy(self, client: OdcClient, sizes: OdcSizes, steps: Sequence[OdcRead | OdcTake]) -> Program:
         """Copy out of devices' memory, while the worker waits."""
         member, left = client.client, [len(steps)]
 
@@ -188,7 +188,7 @@ class SimulatedOdc:
             self._engine.move(("pull", member), self._site.pull[member, cost.device], cost.amount, ended)
         yield lambda: not left[0]
 
-    def _push(self, client: OdcClient, unit: int) -> Waits:
+    def _push(self, client: OdcClient, unit: int) -> Program:
         mask = (1 << len(self._declaration.units[unit].segments)) - 1
         taken: list[int] = []
 

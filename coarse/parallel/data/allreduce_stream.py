@@ -7,9 +7,9 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink, Flight
-from coarse.collectives.awaited import Copied
+from coarse.collectives.conditions import Copied
 from coarse.collectives.opening import greet
-from coarse.collectives.progress import Pending, ProgressThread, Waits
+from coarse.collectives.progress import Conditions, Pending, ProgressThread
 from coarse.collectives.worker_ring import WorkerRing
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import Event, GpuArray, is_on_gpu
@@ -65,7 +65,7 @@ class AllreduceStream:
             return self._progress.submit(_LANE, partial(self._reduce, descriptor, array), what, due=due)
         flight = _GpuFlight(array)
 
-        def on_host() -> Waits:
+        def on_host() -> Conditions:
             yield flight.arrived
             yield from self._reduce(descriptor, flight.values) or ()
             flight.bring_back()
@@ -77,12 +77,12 @@ class AllreduceStream:
         """Close the stream: nothing will be submitted any more."""
         self._progress.close()
 
-    def _duplicate(self) -> Waits:
+    def _duplicate(self) -> Conditions:
         """Duplicate the communicator once all workers are there; see [Note: hello]."""
         yield from greet(self._comm, tuple(range(self._comm.Get_size())), "all-reduce by the workers")
         self._comm = self._comm.Dup()
 
-    def _reduce(self, descriptor: Descriptor, array: np.ndarray) -> Waits | None:
+    def _reduce(self, descriptor: Descriptor, array: np.ndarray) -> Conditions | None:
         if self._by_ring:
             return self._reduce_by_ring(descriptor, array)
         self._reduce_by_mpi(descriptor, array)
@@ -93,7 +93,7 @@ class AllreduceStream:
         self._comm.Allreduce(MPI.IN_PLACE, wide, MPI.SUM)
         self._finish(descriptor, wide, array)
 
-    def _reduce_by_ring(self, descriptor: Descriptor, array: np.ndarray) -> Waits:
+    def _reduce_by_ring(self, descriptor: Descriptor, array: np.ndarray) -> Conditions:
         wide = _widened(descriptor, array)
         yield from WorkerRing(self._comm).reduce(wide)
         self._finish(descriptor, wide, array)

@@ -21,7 +21,7 @@ from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sharded.chains import Chain, Stream
 from coarse.simulation.sharded.job import ShardedJob, UnitPass, slots_of
-from coarse.simulation.sharded.modes import Moves, Schedule
+from coarse.simulation.sharded.modes import Schedule, UnitTransfers
 from coarse.simulation.sharded.queues import PhaseQueue, Submitted, run_chain
 from coarse.simulation.sharded.report import Moved, ShardedReport
 from coarse.simulation.sharded.routes import crossing_nbytes
@@ -66,7 +66,7 @@ class _Iteration:
     def __init__(self, job: ShardedJob) -> None:
         self._job = job
         self._engine = Engine(job.links)
-        self._moves = Moves(job.policy, job.routes)
+        self._moves = UnitTransfers(job.policy, job.routes)
         self._slots = tuple(slots_of(job))
         self.report = ShardedReport()
         self._compute_times = Compute(self._engine, job.ring_slow_down)

@@ -70,7 +70,7 @@ class ShardedPolicy:
         return name_of(self.sharding)
 
 
-class Moves:
+class UnitTransfers:
     """Chains of one policy on one cluster."""
 
     def __init__(self, policy: ShardedPolicy, routes: GroupRoutes) -> None:

@@ -28,7 +28,7 @@ from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Array, Reduction, combined
 from coarse.torch.c10d.sparse import gather_of, sum_sparse, summand
 from coarse.torch.c10d.staging import Copies, Target, Targets, require_dense
-from coarse.torch.c10d.steps import Steps
+from coarse.torch.c10d.steps import Conditions
 from coarse.torch.c10d.work import CoarseWork
 
 
@@ -230,7 +230,7 @@ class Collectives:
         real, reduction = reduction_of(tensor, op)
         return copies.target(real, is_read=True), reduction
 
-    def _gathered(self, parts: Tensors, own: torch.Tensor, copies: Copies) -> tuple[Targets, Steps]:
+    def _gathered(self, parts: Tensors, own: torch.Tensor, copies: Copies) -> tuple[Targets, Conditions]:
         require_count(parts, self._size, "all_gather: output")
         require_alike([own, *parts], "all_gather")
         for part in parts:
@@ -240,7 +240,7 @@ class Collectives:
 
     def _scattered(
         self, output: torch.Tensor, full: Array, counts: list[int], op: object, copies: Copies
-    ) -> tuple[Target, Steps, Joint]:
+    ) -> tuple[Target, Conditions, Joint]:
         real, reduction = reduction_of(output, op)
         scale = 2 if output.is_complex() else 1
         target, storage = copies.target(real, is_read=False), reduction.storage
@@ -253,7 +253,7 @@ class Collectives:
         self,
         what: str,
         tensors: Sequence[object],
-        steps: Sequence[Steps],
+        steps: Sequence[Conditions],
         joints: Sequence[Joint],
         options: object,
         copies: Copies,

@@ -12,7 +12,7 @@ from coarse.errors import NotInitializedError
 from coarse.parallel.groups import shared_by_groups
 from coarse.protocol.joint import ANYBODY, CollectiveKind, Joint, Meeting
 from coarse.session import current
-from coarse.torch.c10d.steps import GroupSteps, Steps
+from coarse.torch.c10d.steps import Conditions, GroupSteps
 from coarse.torch.c10d.watched import watched
 from coarse.torch.steps import tell_of_steps
 
@@ -56,8 +56,8 @@ class GroupLane:
         """Collectives and messages of the group."""
 
     def submit(
-        self, what: str, steps: Steps, joints: Sequence[Joint], timeout: timedelta,
-        delivery: Callable[[], Steps] | None = None,
+        self, what: str, steps: Conditions, joints: Sequence[Joint], timeout: timedelta,
+        delivery: Callable[[], Conditions] | None = None,
     ) -> Pending:  # fmt: skip
         """Submit the steps of a collective after all earlier ones, and then those of `delivery`.
 
@@ -68,8 +68,8 @@ class GroupLane:
         return self._submit(self._lane, what, steps, timeout, delivery, self._workers, due)
 
     def post(
-        self, what: str, steps: Steps, message: tuple[Meeting, Joint] | None, timeout: timedelta,
-        delivery: Callable[[], Steps] | None = None,
+        self, what: str, steps: Conditions, message: tuple[Meeting, Joint] | None, timeout: timedelta,
+        delivery: Callable[[], Conditions] | None = None,
     ) -> Pending:  # fmt: skip
         """Submit the steps of a message, beside all else; `message` has its two ends (None: from any rank).
 
@@ -103,14 +103,14 @@ class GroupLane:
         self,
         lane: object,
         what: str,
-        steps: Steps,
+        steps: Conditions,
         timeout: timedelta,
-        delivery: Callable[[], Steps] | None,
+        delivery: Callable[[], Conditions] | None,
         members: tuple[int, ...],
         due: Due | None,
     ) -> Pending:
 
-        def job() -> Steps:
+        def job() -> Conditions:
             reduced_before = self.steps.reduced_bytes
             yield from watched(steps, self._link, timeout.total_seconds(), what, members)
             self._link.reduced_bytes += self.steps.reduced_bytes - reduced_before

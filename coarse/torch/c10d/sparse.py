@@ -6,13 +6,13 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from coarse.collectives.awaited import Awaited
+from coarse.collectives.conditions import Condition
 from coarse.errors import MismatchError
 from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.staging import finish, read
 from coarse.torch.c10d.statement import element_number
-from coarse.torch.c10d.steps import GroupSteps, Steps
+from coarse.torch.c10d.steps import Conditions, GroupSteps
 
 
 class _Is(IntEnum):
@@ -45,7 +45,7 @@ def gather_of(own: torch.Tensor | None) -> Joint:
     return Joint(CollectiveKind.SPARSE_ALL_REDUCE, nbytes)
 
 
-def sum_sparse(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor) -> Steps:
+def sum_sparse(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor) -> Conditions:
     """Make a sparse COO tensor the sum of all ranks' summands; `own` is this rank's.
 
     Each rank gathers all indices and values.
@@ -69,7 +69,7 @@ def sum_those_that_are_sparse(
     like: Sequence[torch.Tensor],
     names: Sequence[str],
     divisor: int,
-) -> Generator[Awaited, None, list[torch.Tensor | None]]:
+) -> Generator[Condition, None, list[torch.Tensor | None]]:
     """Sum each tensor that some ranks have as a sparse COO one, divided and coalesced.
 
     The result has None in place of all others. All ranks give equally many tensors (see `settled`), None where they
@@ -141,7 +141,7 @@ def _empty(like: torch.Tensor, num_sparse_dims: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, like.shape, is_coalesced=True, check_invariants=False)
 
 
-def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Awaited, None, np.ndarray]:
+def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Condition, None, np.ndarray]:
     """Gather every rank's row of int64, (size, n)."""
     rows = np.empty((group.size, len(row)), np.int64)
     yield from group.all_gather(_flat(rows), _flat(row), element_number("int64"), CollectiveKind.SPARSE_ALL_REDUCE)
@@ -150,7 +150,7 @@ def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Awaited, None,
 
 def _add_parts(
     group: GroupSteps, own: torch.Tensor, counts: Sequence[int], divisor: int = 1
-) -> Generator[Awaited, None, torch.Tensor]:
+) -> Generator[Condition, None, torch.Tensor]:
     """Return the sum of each rank's sparse COO tensor, added in order of rank, divided and coalesced.
 
     `own` is coalesced, of a shape that all have; `counts[r]` is how many values rank r has. Half types are added and

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Sequence
 import numpy as np
 import torch
 
-from coarse.collectives.awaited import Awaited, Copied
+from coarse.collectives.conditions import Condition, Copied
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import Event
 from coarse.gpu.staging import Stage, host_staging
@@ -66,7 +66,7 @@ class Copies:
     """
 
     def __init__(self) -> None:
-        self._coming: list[Awaited] = []
+        self._coming: list[Condition] = []
         self._stages: list[Stage] = []
         self._targets: list[Target | Targets] = []
 
@@ -103,17 +103,17 @@ class Copies:
         self._targets.append(found := Targets(tensors))
         return found
 
-    def then(self, steps: Iterable[Iterable[Awaited]]) -> Generator[Awaited, None, None]:
+    def then(self, steps: Iterable[Iterable[Condition]]) -> Generator[Condition, None, None]:
         """Run steps one after the other, once the values that they read are on the host."""
         yield from self.arrive()
         for one in steps:
             yield from one
 
-    def arrive(self) -> Generator[Awaited, None, None]:
+    def arrive(self) -> Generator[Condition, None, None]:
         """Wait until the values that are read are on the host."""
         yield from self._coming
 
-    def deliver(self, wanted: Sequence[Target | Targets]) -> Generator[Awaited, None, None]:
+    def deliver(self, wanted: Sequence[Target | Targets]) -> Generator[Condition, None, None]:
         """Bring received bytes into the tensors of these targets."""
         for stage in self._stages:
             stage.give_back()
@@ -133,7 +133,7 @@ class Target:
         coming: gets the events that are waited for until they are there.
     """
 
-    def __init__(self, tensor: torch.Tensor, *, is_read: bool, coming: list[Awaited]) -> None:
+    def __init__(self, tensor: torch.Tensor, *, is_read: bool, coming: list[Condition]) -> None:
         self._tensor = tensor.detach()
         self._arrival: Arrival | None = None
         is_direct = _is_plain(tensor)
@@ -164,7 +164,7 @@ class Target:
         """Tell autograd that the tensor is about to be written to."""
         note_overwritten([self._tensor])
 
-    def deliver(self) -> Generator[Awaited, None, None]:
+    def deliver(self) -> Generator[Condition, None, None]:
         """Bring received bytes into the tensor, where they are not there yet."""
         event = None if self._arrival is None else self._arrival.start()
         if event is not None:
@@ -200,7 +200,7 @@ class Targets:
         """Tell autograd that the tensors are about to be written to."""
         note_overwritten(self._tensors)
 
-    def deliver(self) -> Generator[Awaited, None, None]:
+    def deliver(self) -> Generator[Condition, None, None]:
         """Bring received bytes into the tensors."""
         begin, copied = 0, dict[int, Event]()
         for tensor, nbytes in zip(self._tensors, self.nbytes, strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from coarse.collectives.awaited import Awaited, Messages, Requests
+from coarse.collectives.conditions import Condition, Messages, Requests
 from coarse.collectives.worker_ring import WorkerRing
 from coarse.errors import MismatchError
 from coarse.protocol.joint import CollectiveKind
@@ -20,7 +20,7 @@ from coarse.protocol.records import Tag
 from coarse.torch.c10d.reduction import Array, Operation, Reduction
 from coarse.torch.c10d.statement import NUM_FIELDS, CallStatement, disagreement, element_number
 
-Steps = Generator[Awaited, None, None]
+Conditions = Generator[Condition, None, None]
 
 _OPS = {
     Operation.SUM: MPI.SUM,
@@ -64,7 +64,7 @@ class GroupSteps:
 
     # --- collectives; uint8 arrays are bytes of any type. `has_met`: `meet` was called for it
 
-    def all_reduce(self, array: Array, reduction: Reduction, *, has_met: bool = False) -> Steps:
+    def all_reduce(self, array: Array, reduction: Reduction, *, has_met: bool = False) -> Conditions:
         """Combine array (n,) in place on all ranks."""
         if not has_met:
             yield from self._agree(CollectiveKind.ALL_REDUCE, array, reduction=reduction)
@@ -76,7 +76,7 @@ class GroupSteps:
             yield Requests([self._comm.Iallreduce(MPI.IN_PLACE, wide, _OPS[reduction.wire_operation])])
         reduction.from_wire(wide, array, self.size)
 
-    def reduce(self, array: Array, root: int, reduction: Reduction) -> Steps:
+    def reduce(self, array: Array, root: int, reduction: Reduction) -> Conditions:
         """Combine array (n,) on `root`; others keep theirs."""
         yield from self._agree(CollectiveKind.REDUCE, array, reduction=reduction, root=root)
         wide = reduction.to_wire(array)
@@ -91,7 +91,7 @@ class GroupSteps:
 
     def reduce_scatter(
         self, out: Array, full: Array, counts: Sequence[int], reduction: Reduction, *, has_met: bool = False
-    ) -> Steps:
+    ) -> Conditions:
         """Combine full (sum of counts,), and give rank r its counts[r] elements as out."""
         if not has_met:
             digest = zlib.crc32(np.array(counts, np.int64).tobytes()) if len(set(counts)) > 1 else 0
@@ -105,7 +105,7 @@ class GroupSteps:
             yield Requests([self._comm.Ireduce_scatter(wide, combined, counts, _OPS[reduction.wire_operation])])
         reduction.from_wire(combined, out, self.size)
 
-    def broadcast(self, data: Array, element: int, root: int, *, has_met: bool = False) -> Steps:
+    def broadcast(self, data: Array, element: int, root: int, *, has_met: bool = False) -> Conditions:
         """Overwrite data (n,) uint8 with the root's."""
         if not has_met:
             yield from self._agree(CollectiveKind.BROADCAST, data, element=element, root=root)
@@ -115,7 +115,7 @@ class GroupSteps:
     def all_gather(
         self, out: Array, own: Array, element: int, kind: CollectiveKind = CollectiveKind.ALL_GATHER, *,
         has_met: bool = False,
-    ) -> Steps:  # fmt: skip
+    ) -> Conditions:  # fmt: skip
         """Fill out (p*n,) uint8 with all ranks' own (n,), which may be a part of it."""
         if not has_met:
             yield from self._agree(kind, own, element=element)
@@ -125,13 +125,13 @@ class GroupSteps:
         if self.size > 1:
             yield Requests([self._comm.Iallgather(MPI.IN_PLACE, [out, MPI.BYTE])])
 
-    def gather(self, out: Array | None, own: Array, element: int, root: int) -> Steps:
+    def gather(self, out: Array | None, own: Array, element: int, root: int) -> Conditions:
         """Fill the root's out (p*n,) uint8 with all ranks' own (n,)."""
         yield from self._agree(CollectiveKind.GATHER, own, element=element, root=root)
         received = None if out is None else [out, MPI.BYTE]
         yield Requests([self._comm.Igather([own, MPI.BYTE], received, root)])
 
-    def scatter(self, out: Array, full: Array | None, element: int, root: int) -> Steps:
+    def scatter(self, out: Array, full: Array | None, element: int, root: int) -> Conditions:
         """Fill rank r's out (n,) uint8 with part r of the root's full (p*n,)."""
         yield from self._agree(CollectiveKind.SCATTER, out, element=element, root=root)
         sent = None if full is None else [full, MPI.BYTE]
@@ -139,7 +139,7 @@ class GroupSteps:
 
     def all_to_all(
         self, out: Array, received: Sequence[int], own: Array, sent: Sequence[int], element: int
-    ) -> Steps:
+    ) -> Conditions:
         """Send sent[r] bytes of own (uint8) to rank r, and fill out with received[r] bytes from it."""
         yield from self._agree(CollectiveKind.ALL_TO_ALL, None, element=element)
         lengths = np.zeros((self.size, 2, self.size), np.int64)
@@ -155,24 +155,24 @@ class GroupSteps:
             )
         yield from self.exchange(out, received, own, sent)
 
-    def exchange(self, out: Array, received: Sequence[int], own: Array, sent: Sequence[int]) -> Steps:
+    def exchange(self, out: Array, received: Sequence[int], own: Array, sent: Sequence[int]) -> Conditions:
         """Do the exchange of `all_to_all` among ranks that know from `meet` the bytes of each."""
         yield Requests([self._comm.Ialltoallv(_parts(own, sent), _parts(out, received))])
 
-    def barrier(self) -> Steps:
+    def barrier(self) -> Conditions:
         """Pass once all ranks have come."""
         yield from self._agree(CollectiveKind.BARRIER, None)
 
     # --- messages
 
-    def send(self, data: Array, target: int, tag: int) -> Steps:
+    def send(self, data: Array, target: int, tag: int) -> Conditions:
         """Send data (n,) uint8; done once it may be changed."""
         messages = Messages()
         request = self._messages.Isend([data, MPI.BYTE], target, tag)
         messages.add(request, self._workers[target], data)
         yield messages
 
-    def receive(self, data: Array, source: int | None, tag: int, found: list[int]) -> Steps:
+    def receive(self, data: Array, source: int | None, tag: int, found: list[int]) -> Conditions:
         """Overwrite data (n,) uint8 with a message from `source` (None: any rank); append its rank to `found`.
 
         Raises:
@@ -193,7 +193,7 @@ class GroupSteps:
 
     def meet(
         self, statement: CallStatement, facts: Sequence[int]
-    ) -> Generator[Awaited, None, tuple[str | None, np.ndarray]]:
+    ) -> Generator[Condition, None, tuple[str | None, np.ndarray]]:
         """Tell all ranks of a call, and facts of it.
 
         Return the reason why their calls do not fit together, or None, and by rank its facts, (p, num_facts) int64,
@@ -231,7 +231,7 @@ class GroupSteps:
         reduction: Reduction | None = None,
         root: int = -1,
         split: int = 0,
-    ) -> Steps:
+    ) -> Conditions:
         statement = statement_of(kind, array, element=element, reduction=reduction, root=root, split=split)
         why, _ = yield from self.meet(statement, ())
         self.require_one_call(why)

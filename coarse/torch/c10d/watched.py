@@ -5,10 +5,10 @@ from collections.abc import Collection
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
-from coarse.collectives.awaited import Awaited
+from coarse.collectives.conditions import Condition
 from coarse.collectives.progress import LEFT_S
 from coarse.errors import StallError
-from coarse.torch.c10d.steps import Steps
+from coarse.torch.c10d.steps import Conditions
 
 _LOOK_S = 0.05
 """Seconds between a wait's looks for ranks that have died."""
@@ -16,7 +16,7 @@ _NAMING_S = 1.0
 """Seconds by which the devices may know of a death later than MPI."""
 
 
-def watched(steps: Steps, link: DeviceLink, timeout_s: float, what: str, members: Collection[int]) -> Steps:
+def watched(steps: Conditions, link: DeviceLink, timeout_s: float, what: str, members: Collection[int]) -> Conditions:
     """Return the same steps, in which every wait looks at the clock, for the dead, and for `members`.
 
     It looks for members that have shut down. A future may be waited for inside torch, which knows neither this group's
@@ -38,7 +38,7 @@ class _Watched:
     """Wait for something, until the deadline."""
 
     def __init__(
-        self, awaited: Awaited, link: DeviceLink, deadline_s: float, what: str, limit: str, members: Collection[int]
+        self, awaited: Condition, link: DeviceLink, deadline_s: float, what: str, limit: str, members: Collection[int]
     ) -> None:
         self._awaited = awaited
         self._link = link

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coarse.parallel.data.alike import require_same
 from coarse.parallel.data.byte_stream import require_one_root, stream_from
+from coarse.parallel.data.equal_values import require_same
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
 from coarse.torch.groups.objects import blank, pack, unpack

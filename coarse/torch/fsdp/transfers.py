@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from coarse.collectives.awaited import Copied
+from coarse.collectives.conditions import Copied
 from coarse.gpu.available import gpus
 from coarse.gpu.interface import Event
 from coarse.protocol.dtypes import Op
@@ -27,28 +27,28 @@ from coarse.torch.tensors import wire_type_of
 if TYPE_CHECKING:
     from coarse.collectives.group import WorkerGroup
     from coarse.collectives.node_memory import NodeBuffer
-    from coarse.collectives.progress import Pending, Waits
+    from coarse.collectives.progress import Conditions, Pending
 
 
 class Transfers:
     """Transfers of a unit; every call but `reduce` returns at once. Tensors are flat and contiguous.
 
-    All members must state the same `alike` for a transfer; see WorkerGroup.
+    All members must state the same `must_match` for a transfer; see WorkerGroup.
     """
 
     def __init__(self, group: WorkerGroup) -> None:
         self.group = group
 
     def gather(
-        self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str, keep: NodeBuffer | None = None
+        self, out: torch.Tensor, own: torch.Tensor, what: str, must_match: str, keep: NodeBuffer | None = None
     ) -> PendingWork:
         """Gather all workers' `own`, (n,), into `out`, (p*n,), and into the node's buffer."""
         arrival = arrival_of(out)
         values, after = arrival.values_of(own, self.group.rank * own.nbytes)
-        pending = self.group.all_gather(arrival.array, values, keep=keep, what=what, alike=alike, after=after)
+        pending = self.group.all_gather(arrival.array, values, keep=keep, what=what, must_match=must_match, after=after)
         return self._landed(pending, arrival, out, what)
 
-    def read_part(self, out: torch.Tensor, kept: NodeBuffer, what: str, alike: str) -> PendingWork:
+    def read_part(self, out: torch.Tensor, kept: NodeBuffer, what: str, must_match: str) -> PendingWork:
         """Read this worker's part of the node's buffer, and gather the others' parts from them, into `out`.
 
         Nothing moves between nodes. `out` has as many bytes for each worker of the node.
@@ -58,7 +58,7 @@ class Transfers:
         begin = members.index(self.group.rank) * nbytes
         self.group.count_node_read(what, nbytes)
         own = kept.array[begin : begin + nbytes]
-        pending = self.group.gather_on_node(arrival.array, own, what=what, alike=alike, kept=kept)
+        pending = self.group.gather_on_node(arrival.array, own, what=what, must_match=must_match, kept=kept)
         return self._landed(pending, arrival, out, what)
 
     def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> PendingWork:
@@ -78,7 +78,7 @@ class Transfers:
         def start(_: object) -> None:
             read.append(copies.fetch(target, source, is_free))
 
-        def end() -> Waits:
+        def end() -> Conditions:
             yield Copied(read[0])
 
         def finish() -> None:
@@ -89,17 +89,17 @@ class Transfers:
         self.group.submit(lambda _comm: end(), what=what)  # the next gather overwrites what is read
         return PendingWork(pending, finish)
 
-    def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str) -> PendingWork:
+    def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str, must_match: str) -> PendingWork:
         """Gather `own`, (n,), of the node's L workers into `out`, (L*n,) of the same bytes.
 
         Nothing moves between nodes.
         """
         arrival = arrival_of(out)
         values, after = arrival.values_of(own, self.group.node_ranks.index(self.group.rank) * own.nbytes)
-        pending = self.group.gather_on_node(arrival.array, values, what=what, alike=alike, after=after)
+        pending = self.group.gather_on_node(arrival.array, values, what=what, must_match=must_match, after=after)
         return self._landed(pending, arrival, out, what)
 
-    def reduce(self, out: torch.Tensor, full: torch.Tensor, what: str, alike: str) -> None:
+    def reduce(self, out: torch.Tensor, full: torch.Tensor, what: str, must_match: str) -> None:
         """Sum all workers' `full`, (p*n,), in this worker's place into `out`, (n,).
 
         It returns when the sum is there, or on a GPU will be there for torch's stream.
@@ -107,7 +107,10 @@ class Transfers:
         arrival, whole = arrival_of(out), arrival_of(full)
         values, after = whole.values_of(full, 0)
         wire = wire_type_of(full, what)
-        self.group.reduce_scatter(arrival.array, values, wire, Op.SUM, what=what, alike=alike, after=after).wait()
+        sent = self.group.reduce_scatter(
+            arrival.array, values, wire, Op.SUM, what=what, must_match=must_match, after=after
+        )
+        sent.wait()
         whole.give_back()
         arrival.start()
         arrival.finish()

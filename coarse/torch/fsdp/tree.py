@@ -137,10 +137,10 @@ def watch_forwards(unit: ShardedUnit) -> None:
     unit.fsdp.before_backward(lambda: tree().on_backward())
 
 
-def _agree(group: WorkerGroup, changed: np.ndarray, alike: str) -> np.ndarray:
+def _agree(group: WorkerGroup, changed: np.ndarray, must_match: str) -> np.ndarray:
     """Return the flags that any worker has set, (U,) uint8."""
     agreed = changed.copy()
-    group.all_reduce(agreed, DType.UINT8, Op.MAX, what=str(Phase.AGREEMENT), alike=alike).wait()
+    group.all_reduce(agreed, DType.UINT8, Op.MAX, what=str(Phase.AGREEMENT), must_match=must_match).wait()
     return agreed
 
 

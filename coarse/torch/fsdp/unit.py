@@ -101,7 +101,7 @@ class ShardedUnit:
         """
         self.release_buffer()
         self._buffer = self.group.node_buffer(
-            f"the gathered parameters of {self.name}", nbytes, alike=self.identity
+            f"the gathered parameters of {self.name}", nbytes, must_match=self.identity
         )
 
     def release_buffer(self) -> None:
@@ -241,10 +241,10 @@ class ShardedUnit:
         """Sum all workers' `full`, (p*n,), of this worker's place into `out`, (n,); return when it is there."""
         what = Phase.REDUCE_SCATTER.of(self.name)
         begin_s = self.recorder.now_s() if self.recorder is not None else 0.0
-        alike = f"{self.identity}, of parameters {self.fsdp.reduced_parameters()}"
+        must_match = f"{self.identity}, of parameters {self.fsdp.reduced_parameters()}"
         if self._replicas is not None:  # what they sum after this are tensors without a name
-            self._replicas.barrier(f"{what} among replicas", alike=alike)
-        self._transfers.reduce(out, full, what, alike)
+            self._replicas.barrier(f"{what} among replicas", must_match=must_match)
+        self._transfers.reduce(out, full, what, must_match)
         if self.recorder is not None:
             self.recorder.on_reduced(what, begin_s)
 

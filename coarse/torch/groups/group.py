@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from coarse.collectives.awaited import Awaited
+from coarse.collectives.conditions import Condition
 from coarse.collectives.progress import Pending
 from coarse.errors import MismatchError
 from coarse.protocol.joint import CollectiveKind, Joint
@@ -21,7 +21,7 @@ from coarse.torch.c10d.reduction import Operation, combined
 from coarse.torch.c10d.sparse import gather_of, settled, sum_sparse, sum_those_that_are_sparse, summand
 from coarse.torch.c10d.staging import Copies, Target, brought, element_label, read, require_dense
 from coarse.torch.c10d.statement import CallStatement
-from coarse.torch.c10d.steps import Steps, statement_of
+from coarse.torch.c10d.steps import Conditions, statement_of
 from coarse.torch.names import OrderedNames
 from coarse.torch.on_gpu import use_in_this_stream
 
@@ -119,7 +119,7 @@ class Group:
         copies = Copies()
         mine = copies.read(own)
 
-        def steps(found: list[torch.Tensor]) -> Steps:
+        def steps(found: list[torch.Tensor]) -> Conditions:
             counts = yield from self._meet(CallStatement(kind=CollectiveKind.ALL_GATHER), key, own, [own.shape[0]])
             rows: list[int] = counts[:, 0].tolist()
             gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
@@ -141,7 +141,7 @@ class Group:
         own, copies = tensor.detach(), Copies()
         mine = copies.read(own)
 
-        def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Steps:
+        def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Conditions:
             counts = yield from self._meet(CallStatement(kind=CollectiveKind.ALL_TO_ALL), key, own, splits)
             rows: list[int] = counts[:, self._rank].tolist()
             out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
@@ -164,7 +164,7 @@ class Group:
         own, copies = tensor.detach(), Copies()
         mine, rows = copies.read(own), rows_of(own.shape[0], self._size)
 
-        def steps(found: list[torch.Tensor]) -> Steps:
+        def steps(found: list[torch.Tensor]) -> Conditions:
             out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype, device="cpu")
             real, reduction = reduction_of(out, operation)
             statement = statement_of(CollectiveKind.REDUCE_SCATTER, mine, reduction=reduction)
@@ -185,7 +185,7 @@ class Group:
         """Sum the members' sparse COO tensors into each one's."""
         own = summand(tensor, Operation.SUM)
 
-        def steps(found: list[torch.Tensor]) -> Steps:
+        def steps(found: list[torch.Tensor]) -> Conditions:
             yield from sum_sparse(self._lane.steps, tensor, own)
             found.append(tensor)
 
@@ -207,7 +207,7 @@ class Group:
         """
         own = [settled(tensor) for tensor in tensors]
 
-        def steps(found: list[list[torch.Tensor | None]]) -> Steps:
+        def steps(found: list[list[torch.Tensor | None]]) -> Conditions:
             found.append((yield from sum_those_that_are_sparse(self._lane.steps, own, like, names, divisor)))
 
         return self._submit(key, steps, [gather_of(tensor) for tensor in own], timedelta.max)
@@ -226,7 +226,7 @@ class Group:
     # --- within
 
     def _barrier(self, key: str, timeout: timedelta) -> Arriving[None]:
-        def steps(found: list[None]) -> Steps:
+        def steps(found: list[None]) -> Conditions:
             yield from self._lane.steps.barrier()
             found.append(None)
 
@@ -237,7 +237,7 @@ class Group:
         tensor: torch.Tensor,
         key: str,
         statement: CallStatement,
-        data: Steps,
+        data: Conditions,
         joint: Joint,
         copies: Copies,
         target: Target,
@@ -247,7 +247,7 @@ class Group:
         own, rows = tensor.detach(), tensor.shape[0] if tensor.dim() else 1
         target.note_overwritten()
 
-        def steps(found: list[torch.Tensor]) -> Steps:
+        def steps(found: list[torch.Tensor]) -> Conditions:
             yield from self._meet(statement, key, own, [rows], are_equal=True)
             yield from copies.arrive()
             yield from data
@@ -257,7 +257,7 @@ class Group:
         return self._submit(key, steps, joint, timeout)
 
     def _submit(
-        self, key: str, steps: Callable[[list[T]], Steps], joints: Joint | list[Joint],
+        self, key: str, steps: Callable[[list[T]], Conditions], joints: Joint | list[Joint],
         timeout: timedelta | None = None,
     ) -> Arriving[T]:  # fmt: skip
         found: list[T] = []
@@ -268,7 +268,7 @@ class Group:
 
     def _meet(
         self, statement: CallStatement, key: str, own: torch.Tensor, counts: Sequence[int], *, are_equal: bool = False
-    ) -> Generator[Awaited, None, np.ndarray]:
+    ) -> Generator[Condition, None, np.ndarray]:
         """Tell all members of a call, once; return all counts, (size, size) int64, with zeros where absent.
 
         `are_equal`: members must have the same counts.
@@ -278,13 +278,13 @@ class Group:
         why, told = yield from self._lane.steps.meet(statement, facts)
         if not told[:, 0].all():  # who calls a barrier tells no more
             self._lane.steps.require_one_call(why)
-        alike = told if are_equal else told[:, :_NUM_FACTS]
-        if (alike != alike[0]).any():
+        must_match = told if are_equal else told[:, :_NUM_FACTS]
+        if (must_match != must_match[0]).any():
             yield from self._differ(key, own)
         self._lane.steps.require_one_call(why)
         return told[:, _NUM_FACTS:]
 
-    def _differ(self, key: str, own: torch.Tensor) -> Steps:
+    def _differ(self, key: str, own: torch.Tensor) -> Conditions:
         """Raise MismatchError with the call of each member."""
         said = f"{key!r} with {element_label(own)}{list(own.shape)}".encode()[:_TEXT_BYTES]
         text = np.zeros(_TEXT_BYTES, np.uint8)
@@ -299,7 +299,7 @@ class Group:
             "type whose dimensions agree"
         )
 
-    def _gather_padded(self, mine: np.ndarray, row_bytes: int, rows: Sequence[int], out: np.ndarray) -> Steps:
+    def _gather_padded(self, mine: np.ndarray, row_bytes: int, rows: Sequence[int], out: np.ndarray) -> Conditions:
         """Fill out (uint8) with all members' rows, of which `mine` (uint8) are this one's.
 
         They are padded on the way to the number of the member with most.

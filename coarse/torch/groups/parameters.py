@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from coarse.errors import MismatchError
-from coarse.parallel.data.alike import require_same
+from coarse.parallel.data.equal_values import require_same
 from coarse.protocol.agreement import Entries, first_difference
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
@@ -48,7 +48,7 @@ def broadcast_parameters(
 def require_same_among(process_set: ProcessSet, entries: Entries, what: str) -> None:
     """Raise MismatchError on every member, naming the first entry at fault, unless all members' are equal.
 
-    For all workers it is `require_same` of coarse.parallel.data.alike.
+    For all workers it is `require_same` of coarse.parallel.data.equal_values.
     """
     if process_set is global_process_set:
         require_same(entries, what)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from coarse import arrays, session
 from coarse.errors import ConfigError
-from coarse.parallel.data.alike import require_same
+from coarse.parallel.data.equal_values import require_same
 from coarse.session import current
 from coarse.torch.names import named
 

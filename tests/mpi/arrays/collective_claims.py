@@ -220,7 +220,7 @@ def many_are_in_flight_at_once() -> None:
 
 
 def submitted_jobs_keep_their_place_among_collectives() -> None:
-    from coarse.collectives.awaited import Requests
+    from coarse.collectives.conditions import Requests
 
     group, order = group_of(), []
     array = np.full(9, group.rank, np.int64)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from coarse.client.link import Due
-from coarse.collectives.progress import Job, Pending, ProgressThread, Waits
+from coarse.collectives.progress import Conditions, Job, Pending, ProgressThread
 from tests.mpi.sharding.runs import started
 from tests.support.references import NUM_BLOCKS, Net, Run
 
@@ -59,7 +59,7 @@ class Witness:
         with self._changed:
             self.events.clear()
 
-    def witnessed(self, job: Job, what: str) -> Waits:
+    def witnessed(self, job: Job, what: str) -> Conditions:
         """A job that is noted, and delayed where it is held."""
         if what in self._held:
             yield _Seen(self, *self._held[what])
@@ -71,7 +71,7 @@ class Witness:
 
 
 class _Seen:
-    """Over once a witness has seen something; see coarse.collectives.awaited."""
+    """Over once a witness has seen something; see coarse.collectives.conditions."""
 
     def __init__(self, witness: Witness, what: str, state: str) -> None:
         self._witness, self._what, self._state = witness, what, state

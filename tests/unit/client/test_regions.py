@@ -6,7 +6,7 @@ import pytest
 from coarse.client.protocol import ClientKey, KeyPhase
 from coarse.client.regions import KeyRegions
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import SyncPlan
+from coarse.protocol.plan import ShardPlan
 from coarse.protocol.records import Descriptor
 from coarse.storage.region import DeviceMemory, create_memory_file
 
@@ -22,7 +22,7 @@ def regions():
 
 
 def state() -> ClientKey:
-    plan = SyncPlan(1, 16, ((0, 1, (0,)),), ((0,),), 1)
+    plan = ShardPlan(1, 16, ((0, 1, (0,)),), ((0,),), 1)
     return ClientKey(7, DESCRIPTOR, 1, plan, (), phase=KeyPhase.IDLE, device=0, offset=4096)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.odc.wide_sum import Found, Unrepresentable, WideSum, combined
+from coarse.odc.wide_sum import SkippedValue, Unrepresentable, WideSum, combined
 
 UNIT = Fraction(1, 2**62)
 
@@ -76,7 +76,7 @@ def test_sums_above_two_to_the_53rd_are_rounded_once():
 def test_the_window_moves_with_its_top(top):
     found = empty(2, top)
     below, above = np.nextafter(2.0**top, 0), 2.0**top
-    assert found.add(np.array([below, above]), is_first=True) == [Found(1, Unrepresentable.ABOVE)]
+    assert found.add(np.array([below, above]), is_first=True) == [SkippedValue(1, Unrepresentable.ABOVE)]
     assert found.totals()[0] == below
 
 
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_found_in_every_block_and_counts_as_nothing():
     for place, value in places.items():
         values[place] = value
     found = empty(20_000)
-    wanted = [Found(3, 0), Found(9_000, 1), Found(9_001, 2), Found(19_999, 4)]
+    wanted = [SkippedValue(3, 0), SkippedValue(9_000, 1), SkippedValue(9_001, 2), SkippedValue(19_999, 4)]
     assert found.add(values, is_first=True) == wanted
     assert not found.totals().any()
     found.mark(wanted)
@@ -102,5 +102,5 @@ def test_marks_combine_as_floating_point_does():
     assert combined(Unrepresentable.NAN, Unrepresentable.ABOVE) == Unrepresentable.NAN
     found = empty(1)
     found.add(np.zeros(1), is_first=True)
-    found.mark([Found(0, Unrepresentable.ABOVE), Found(0, Unrepresentable.MINUS_INFINITY)])
+    found.mark([SkippedValue(0, Unrepresentable.ABOVE), SkippedValue(0, Unrepresentable.MINUS_INFINITY)])
     assert np.isnan(found.totals()[0])

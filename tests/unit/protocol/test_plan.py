@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.errors import ConfigError
-from coarse.protocol.plan import Block, Placement, Plan, SyncPlan, Tensor, count_shards
+from coarse.protocol.plan import Block, Placement, Plan, ShardPlan, Tensor, count_shards
 from coarse.strategy.builtin import Coarse, Dense
 from coarse.strategy.plans import on_each_node
 from coarse.strategy.routing import RoutingTable
@@ -82,7 +82,7 @@ def test_shards_are_as_many_as_fit_without_falling_below_the_partition_size(
 
 @given(st.integers(1, 50), st.integers(0, 1000))
 def test_shards_cover_a_tensor_and_differ_by_at_most_one_element(num_shards, num_elements):
-    plan = SyncPlan(num_shards, num_elements, (), (), 1)
+    plan = ShardPlan(num_shards, num_elements, (), (), 1)
     bounds = [plan.bounds(shard, shard + 1) for shard in range(num_shards)]
     sizes = [end - begin for begin, end in bounds]
     assert [begin for begin, _ in bounds] == [0, *(end for _, end in bounds[:-1])]

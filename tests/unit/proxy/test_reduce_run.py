@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from coarse.protocol.dtypes import DType, Op
 from coarse.proxy.instructions import Reduce, Region
-from coarse.proxy.reduce_run import Add, Move, ReduceRun
+from coarse.proxy.reduce_run import Add, ReduceRun, Transfer
 
 
 def reduce_of(sources, targets, num_elements=10):
@@ -15,10 +15,10 @@ def reduce_of(sources, targets, num_elements=10):
 
 def test_what_lies_elsewhere_is_fetched_then_all_is_added_then_the_sum_goes_back():
     run = ReduceRun(0, reduce_of((0, 1, 2), (0, 1, 2)))
-    assert run.begin() == [Move(1, 0, 40, True), Move(2, 0, 40, True)]
+    assert run.begin() == [Transfer(1, 0, 40, True), Transfer(2, 0, 40, True)]
     assert run.on_moved() == []
     assert run.on_moved() == [Add(120)]
-    assert run.on_added() == [Move(0, 1, 40, False), Move(0, 2, 40, False)]
+    assert run.on_added() == [Transfer(0, 1, 40, False), Transfer(0, 2, 40, False)]
     assert run.on_moved() == []
     assert not run.is_done
     assert run.on_moved() == []

@@ -12,7 +12,7 @@ from coarse.hardware.models import Precision, resnet50
 from coarse.hardware.placement import place
 from coarse.hardware.presets import load_preset
 from coarse.hardware.wiring import Wiring
-from coarse.simulation.representative import Waits
+from coarse.simulation.representative import TurnWaits
 from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.scenario import Scenario
 from coarse.simulation.sites import Hop
@@ -126,12 +126,12 @@ def test_the_wait_between_chunks_is_the_start_up_where_a_ring_s_hops_are_alike()
     )
     site = asked.job().site
     assert site.device_hops == site.worker_hops == ()
-    assert Waits(site, ()).between_turns_s((0,), 1 << 20) is None
+    assert TurnWaits(site, ()).between_turns_s((0,), 1 << 20) is None
 
 
 def test_in_a_long_ring_a_slow_hop_hides_its_start_up_behind_faster_hops():
     links = (link("slow", latency_s=5e-6, bytes_per_s=1e9), link("fast", latency_s=1e-6, bytes_per_s=4e9))
     site = replace(site_of(2), links=links, push={}, pull={}, between_devices={}, between_workers={})
-    waits = Waits(site, (Hop((0,), 1), Hop((1,), 3)))
+    waits = TurnWaits(site, (Hop((0,), 1), Hop((1,), 3)))
     assert waits.between_turns_s((0,), 1_000_000) == 0  # a mean hop takes (1005 + 3 * 251) / 4 us, fewer than 1000
     assert waits.between_turns_s((0,), 1_000) == pytest.approx((6e-6 + 3 * 1.25e-6) / 4 - 1e-6)

@@ -8,7 +8,7 @@ import pytest
 
 from coarse.luwu.device import opening
 from coarse.luwu.device.folder_work import FolderWork
-from coarse.luwu.device.models import DeviceModels, Steps
+from coarse.luwu.device.models import DeviceModels
 from coarse.luwu.records import (
     PagedAsk,
     PagedClose,
@@ -24,7 +24,7 @@ from coarse.luwu.store.folder import Disk
 from coarse.luwu.store.operations import Push, wire_of
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.plan import Placement
-from coarse.proxy.instructions import Send
+from coarse.proxy.instructions import Instructions, Send
 from coarse.storage.allocator import RegionAllocator
 from coarse.storage.region import DeviceMemory, create_memory_file
 from coarse.strategy.builtin import Coarse
@@ -67,7 +67,7 @@ class Driver:
     def give(self, record: object) -> None:
         self.carry(self.models.handlers[type(record)](record))
 
-    def carry(self, steps: Steps) -> None:
+    def carry(self, steps: Instructions) -> None:
         for step in steps:
             if isinstance(step, Send):
                 self.got.append(step.record)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # importing it starts MPI
     from mpi4py import MPI
 
 
-class Awaited(Protocol):
+class Condition(Protocol):
     """Event that a job waits for; the progress thread asks for it again and again and never blocks."""
 
     def is_over(self) -> bool:
