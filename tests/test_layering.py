@@ -5,9 +5,11 @@ in its first line what it does: reads the clock, files.
 """
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from importlib.util import find_spec
 
 from tests.support.sources import REPOSITORY, Parts, imported_names, module_of, parts_of
@@ -38,6 +40,14 @@ FACE_ROOTS = (
     *("transformers", "peft", "tokenizers"),
 )
 MAX_FILE_LINES = 500
+KERNEL = (
+    *("client", "collectives", "launch", "protocol", "proxy", "storage", "strategy", "transport"),
+    *("arrays.py", "errors.py", "runtime.py", "session.py"),
+)
+"""What every job runs, without GPUs, frameworks, features, emulation and simulation."""
+MAX_KERNEL_LINES = 15_500
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 MAX_FUNCTION_LINES = 60
 
 
@@ -164,6 +174,13 @@ def test_files_and_functions_stay_small():
     ]
 
 
+def test_the_kernel_stays_small():
+    """Lines of code: neither blank nor comment nor docstring."""
+    roots = [REPOSITORY / "coarse" / name for name in KERNEL]
+    files = [path for root in roots for path in ([root] if root.suffix else root.rglob("*.py"))]
+    assert 13_000 < sum(num_code_lines(path.read_text()) for path in files) <= MAX_KERNEL_LINES
+
+
 def test_every_function_is_annotated():
     assert not [
         f"{name}.{function.name}"
@@ -180,6 +197,27 @@ def num_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     if ast.get_docstring(function, clean=False) is None:
         return lines
     return lines - ((first.end_lineno or first.lineno) - first.lineno + 1)
+
+
+def num_code_lines(source: str) -> int:
+    """Return the number of lines that hold a token which is neither comment nor docstring."""
+    parents = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS))]
+    texts = [node for parent in parents for node in parent.body if isinstance(node, ast.Expr)]
+    described = {
+        line
+        for text in texts
+        if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+        for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    lines = {line for token in tokens if token.type not in NO_CODE for line in range(token.start[0], token.end[0] + 1)}
+    return len(lines - described)
+
+
+def test_lines_of_code_are_counted():
+    source = '"""Text."""\n\nx = 1  # comment\n# comment\ny = (\n    2,\n)\n'
+    source += 'def f():\n    """Text,\n    more."""\n    return 3\n'
+    assert num_code_lines(source) == 6
 
 
 def is_annotated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
