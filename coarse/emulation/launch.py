@@ -19,7 +19,7 @@ from coarse.emulation.failure import Ends, first_failure
 from coarse.emulation.order import EmulationOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch.exit_reporter import STARTUP
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, usable_mpirun, watched_command
+from coarse.launch.mpirun import ON_ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, usable_mpirun, watched_command
 from coarse.launch.rank_exits import exit_status
 from coarse.launch.watch import Watch
 from coarse.protocol.plan import Facts
@@ -134,7 +134,7 @@ def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
         exports={},
         as_root=os.geteuid() == 0,
         fault_tolerant=False,
-        options=ONE_MACHINE,
+        options=ON_ONE_MACHINE,
     )
     with Watch(ends) as watch, (folder / _PRINTED).open("w") as printed:
         environ = {**environ_of_new_job(os.environ, STARTUP), "COARSE_LAUNCHER": watch.name}

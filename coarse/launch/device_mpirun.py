@@ -11,7 +11,7 @@ import sys
 from coarse.errors import CoarseError, ConfigError
 from coarse.launch.cluster.shape import hosts_of_ranks
 from coarse.launch.mpirun import (
-    ONE_MACHINE,
+    ON_ONE_MACHINE,
     missing_defaults,
     parameter_files,
     run_forwarding_signals,
@@ -45,7 +45,7 @@ def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) ->
         )
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
     if not nodes:
-        return run_forwarding_signals(request.argv(ONE_MACHINE), os.environ, watch)
+        return run_forwarding_signals(request.argv(ON_ONE_MACHINE), os.environ, watch)
     lacks = missing_defaults(parameter_files(usable_mpirun(sys.executable, os.environ)), os.environ)
     return run_forwarding_signals(request.argv(()), {**os.environ, **lacks, **_SHARING}, watch)
 

@@ -25,7 +25,7 @@ from coarse.launch.rank_exits import Failure, Verdict, exit_status
 from coarse.launch.watch import Watch
 from coarse.protocol.clock import WallClock
 from coarse.transport.launcher import environ_of_new_job
-from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_for_mpi
+from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, ONE_MACHINE, home_for_mpi
 
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
@@ -58,7 +58,10 @@ _DEFAULTS = (
 """Defaults that `make` sets in its environment. They are file of parameters, prefix of variables, name and value.
 Ranks share cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking
 first."""
-ONE_MACHINE = ("--mca", "btl", "self,sm", "--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux")
+ON_ONE_MACHINE = (
+    *(text for name, value in ONE_MACHINE.items() for text in ("--mca", name, value)),
+    *("--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux"),
+)
 """Options of mpirun if all ranks are on one machine. They listen to no network, and a scheduler's allocation, which
 may have other nodes, does not place them."""
 

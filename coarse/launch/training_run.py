@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coarse.errors import ConfigError
 from coarse.launch.exit_reporter import STARTUP
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, usable_mpirun, watched_command
+from coarse.launch.mpirun import ON_ONE_MACHINE, AppContext, mpirun_argv, usable_mpirun, watched_command
 from coarse.launch.warm.ranks import stand_in_arguments
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
@@ -108,7 +108,7 @@ class TrainingRun:
             contexts.append(AppContext(num_ranks=len(ranks), command=command, host=hosts[ranks[0]]))
         return tuple(contexts)
 
-    def argv(self, options: Sequence[str] = ONE_MACHINE) -> list[str]:
+    def argv(self, options: Sequence[str] = ON_ONE_MACHINE) -> list[str]:
         """Return the mpirun line of this run, by this interpreter and the mpirun beside it."""
         return mpirun_argv(
             usable_mpirun(sys.executable, os.environ),

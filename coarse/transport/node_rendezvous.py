@@ -21,6 +21,7 @@ from coarse.protocol.clock import Clock
 from coarse.transport.launcher import told_to_this_job
 
 _LOOK_AGAIN_S = 0.01
+"""Longest sleep between two looks for ranks that do not connect to others."""
 _SAY_AFTER_S = 15.0
 _MOST_CALLERS = 4096
 _PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -94,7 +95,7 @@ def arrival(job: NodeJob | None, timeout_s: float | None, clock: Clock) -> Itera
 
 
 def _show(job: NodeJob, place: socket.socket) -> None:
-    """Bind this rank's name; a connection to it says that the rank has come, and is never taken."""
+    """Bind this rank's name; a connection to it says that the rank has come."""
     place.setblocking(False)
     try:
         place.bind(job.address(job.local_rank))
@@ -121,7 +122,21 @@ def _await_others(job: NodeJob, place: socket.socket, timeout_s: float, clock: C
                 f"{timeout_s:g} s that this rank waited there; let all ranks call it, or raise startup_timeout_s "
                 "if they need longer until then"
             )
-        select.select([place], [], [], _LOOK_AGAIN_S)
+        _sleep_until_one_comes(place)
+
+
+def _sleep_until_one_comes(place: socket.socket) -> None:
+    """Sleep until a rank connects, as each does once it has come; at most a moment, since light devices do not.
+
+    The connections are taken: with one left, no later sleep would last.
+    """
+    callers, _, _ = select.select([place], [], [], _LOOK_AGAIN_S)
+    while callers:
+        try:
+            caller, _ = place.accept()
+        except BlockingIOError:
+            return
+        caller.close()
 
 
 def _names(job: NodeJob, ranks: Collection[int]) -> str:

@@ -1,6 +1,7 @@
 """The ranks of a node wait for each other before MPI: ranks of one process stand for processes here."""
 
 import os
+import socket
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -33,6 +34,34 @@ def test_ranks_that_have_not_come_are_named_and_those_that_have_gone_again_too(e
             pass
     with pytest.raises(StallError, match=r"MPI rank 0: MPI ranks \[1, 2\] have not called coarse\.init\(\)"):
         arrival(first, 0.0, WallClock()).__enter__()
+
+
+def test_a_rank_sleeps_while_others_are_absent_whoever_has_come_already(environ, monkeypatch):
+    first, second, _ = ranks(environ)
+    looks = []
+    monkeypatch.setattr(node_rendezvous, "_LOOK_AGAIN_S", 0.02)
+    has_come = node_rendezvous._has_come
+    monkeypatch.setattr(node_rendezvous, "_has_come", lambda address: looks.append(address) or has_come(address))
+
+    with ExitStack() as opened:
+        opened.enter_context(arrival(second, None, WallClock()))
+        visitors = [opened.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
+        monkeypatch.setattr(node_rendezvous, "_sleep_until_one_comes", Visited(first, visitors))
+        with pytest.raises(StallError, match=r"ranks \[2\] have not"):
+            arrival(first, 0.2, WallClock()).__enter__()
+    assert len(looks) < 2 * (3 + 0.2 / 0.02)  # two ranks, of which one has come; thousands were there no sleep
+
+
+class Visited:
+    """The sleep between two looks, before whose first two others connect, as ranks do that have come."""
+
+    def __init__(self, job, visitors):
+        self._job, self._visitors, self._sleep = job, visitors, node_rendezvous._sleep_until_one_comes
+
+    def __call__(self, place):
+        while self._visitors:
+            self._visitors.pop().connect(self._job.address(self._job.local_rank))
+        self._sleep(place)
 
 
 def test_a_light_device_waits_for_nobody_but_has_come(environ):
