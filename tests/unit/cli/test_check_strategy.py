@@ -160,14 +160,20 @@ def test_a_module_that_cannot_be_loaded_and_a_class_that_nobody_names_are_said(t
     assert "is an option of Mnie, and modes name Mine" in " ".join(done.output.split())
 
 
-def test_a_wire_that_gives_twice_the_sum_shows_after_many_rounds(tmp_path):
+@pytest.fixture
+def few_plans(monkeypatch):
+    """A tenth of the plans, for what is no matter of plans."""
+    monkeypatch.setattr(check_strategy, "require_plans", partial(plans.require_plans, count=300))
+
+
+def test_a_wire_that_gives_twice_the_sum_shows_after_many_rounds(few_plans, tmp_path):
     path = tmp_path / "double_of_a_test.py"
     path.write_text(f"{HEAD}    def wire(self, tensor): return Doubled()\n")
     (line,) = [line for line in checked(path).stdout.splitlines() if line.startswith("what travels")]
     assert "and 50 of equal values by 1;" in line
 
 
-def test_a_wire_is_measured_and_what_it_loses_is_said(tmp_path):
+def test_a_wire_is_measured_and_what_it_loses_is_said(few_plans, tmp_path):
     path = tmp_path / "wired_of_a_test.py"
     path.write_text(f"{HEAD}    lag = 3\n    def wire(self, tensor): return Cast() if tensor.nbytes > 40 else None\n")
     done = checked(path)
@@ -177,7 +183,7 @@ def test_a_wire_is_measured_and_what_it_loses_is_said(tmp_path):
     assert re.search(r"encodes [\d.]+ GB/s and decodes [\d.]+ \(measured\); sums come 3 rounds late", line)
 
 
-def test_what_a_strategy_refuses_is_no_fault(tmp_path):
+def test_what_a_strategy_refuses_is_no_fault(few_plans, tmp_path):
     path = tmp_path / "one_node_of_a_test.py"
     one = "def check(self, cluster):\n        if len(cluster.nodes) > 1: raise ConfigError('wants one node')"
     path.write_text(f"{HEAD}    {one}\n")
@@ -214,7 +220,7 @@ def test_a_name_of_another_form_is_refused():
         "delayed:Delayed",
     ],
 )
-def test_examples_are_right(example):
+def test_examples_are_right(few_plans, example):
     name, _, kind = example.partition(":")
     path = REPOSITORY / "experiments" / "strategies" / f"{name}.py"
     done = CliRunner().invoke(check.app, ["--strategy", f"{path}:{kind}"])

@@ -35,6 +35,7 @@ QUICK = {
     "luwu": (LUWU, [baselines.figure_2b, baselines.figure_3b, baselines.figure_10]),
 }
 """Figures whose rows take seconds."""
+TAKES_LONGER = {"pools"}
 PARAMETERS = {"resnet152": 60_192_808, "inception-v3": 23_834_568, "vgg16": 138_357_544, "alexnet": 61_100_840}
 """As torchvision's documentation has them; Inception's without its auxiliary head."""
 
@@ -47,7 +48,9 @@ def require_whole(paper, rows):
         require_declared(row.inputs, paper.declared) if paper not in POOLS else None
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.test_all) if name in TAKES_LONGER else name for name in QUICK]
+)
 def test_quick_rows_stand_in_the_page(name):
     paper, figures = QUICK[name]
     shown = validate.PAGE.read_text(encoding="utf-8").splitlines()
