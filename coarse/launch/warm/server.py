@@ -10,7 +10,6 @@ import ctypes
 import gc
 import importlib
 import importlib.util
-import json
 import os
 import random
 import selectors
@@ -23,7 +22,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +61,7 @@ class Ranks:
             _die_with(server)
             stand_in.close()
             self._close()
-            _become(json.loads(text), streams)
+            _become(os.fsdecode(text), streams)
             return True
         for stream in streams:
             os.close(stream)
@@ -128,16 +126,19 @@ def _send(stand_in: socket.socket, number: int) -> None:
         stand_in.send(str(number).encode())
 
 
-def _become(wanted: dict[str, Any], streams: list[int]) -> None:
-    """Be the process that mpirun started: its environment, folder and streams."""
+def _become(wanted: str, streams: list[int]) -> None:
+    """Be the process that mpirun started: its folder, arguments, environment and streams."""
+    folder, num_arguments, *texts = wanted.split("\0")
+    argv, variables = texts[: int(num_arguments)], texts[int(num_arguments) :]
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     hash_seed = os.environ["PYTHONHASHSEED"]
     os.environ.clear()
-    os.environ.update(wanted["environ"], PYTHONHASHSEED=hash_seed)
-    os.chdir(wanted["folder"])
-    sys.argv[1:] = wanted["argv"]
+    os.environ.update((name, value) for name, _, value in (variable.partition("=") for variable in variables))
+    os.environ["PYTHONHASHSEED"] = hash_seed
+    os.chdir(folder)
+    sys.argv[1:] = argv
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as below mpirun, also where what tests ignores it
     random.seed()
     np.random.seed()  # as if numpy were imported now

@@ -4,7 +4,6 @@ Arguments: the sockets of such processes, with commas between them, the rank's s
 to the rank, and as the rank ends this ends; if the process that forked it has ended, by SIGKILL, as the rank has.
 """
 
-import json
 import os
 import signal
 import socket
@@ -19,9 +18,10 @@ def main() -> None:
     paths = sys.argv[1].split(",")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(paths[int(os.environ["PMIX_RANK"]) % len(paths)])
-        wanted = {"argv": sys.argv[2:], "environ": dict(os.environ), "folder": os.getcwd()}
+        argv, environ = sys.argv[2:], (f"{name}={value}" for name, value in os.environ.items())
+        wanted = "\0".join((os.getcwd(), str(len(argv)), *argv, *environ))  # none of them can hold a zero byte
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # the rank may run before it is known here
-        socket.send_fds(server, [json.dumps(wanted).encode()], [0, 1, 2])
+        socket.send_fds(server, [os.fsencode(wanted)], [0, 1, 2])
         pid = int(server.recv(64))
         with suppress(ProcessLookupError):  # it may have ended; then its status comes next
             rank = os.pidfd_open(pid)
