@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from coarse.collectives.progress import Conditions
 from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.torch.c10d.arguments import (
     Given,
@@ -28,7 +29,6 @@ from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Array, Reduction, combined
 from coarse.torch.c10d.sparse import gather_of, sum_sparse, summand
 from coarse.torch.c10d.staging import Copies, Target, Targets, require_dense
-from coarse.torch.c10d.steps import Conditions
 from coarse.torch.c10d.work import CoarseWork
 
 

@@ -7,12 +7,12 @@ from itertools import count
 
 from coarse.client.link import Due
 from coarse.collectives.opening import communicators
-from coarse.collectives.progress import Pending
+from coarse.collectives.progress import Conditions, Pending
 from coarse.errors import NotInitializedError
 from coarse.parallel.groups import shared_by_groups
 from coarse.protocol.joint import ANYBODY, CollectiveKind, Joint, Meeting
 from coarse.session import current
-from coarse.torch.c10d.steps import Conditions, GroupSteps
+from coarse.torch.c10d.steps import GroupSteps
 from coarse.torch.c10d.watched import watched
 from coarse.torch.steps import tell_of_steps
 

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 
 from coarse.collectives.conditions import Condition
+from coarse.collectives.progress import Conditions
 from coarse.errors import MismatchError
 from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.staging import finish, read
 from coarse.torch.c10d.statement import element_number
-from coarse.torch.c10d.steps import Conditions, GroupSteps
+from coarse.torch.c10d.steps import GroupSteps
 
 
 class _Is(IntEnum):

@@ -13,14 +13,13 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.collectives.conditions import Condition, Messages, Requests
+from coarse.collectives.progress import Conditions
 from coarse.collectives.worker_ring import WorkerRing
 from coarse.errors import MismatchError
 from coarse.protocol.joint import CollectiveKind
 from coarse.protocol.records import Tag
 from coarse.torch.c10d.reduction import Array, Operation, Reduction
 from coarse.torch.c10d.statement import NUM_FIELDS, CallStatement, disagreement, element_number
-
-Conditions = Generator[Condition, None, None]
 
 _OPS = {
     Operation.SUM: MPI.SUM,

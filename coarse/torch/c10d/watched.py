@@ -6,9 +6,8 @@ from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
 from coarse.collectives.conditions import Condition
-from coarse.collectives.progress import LEFT_S
+from coarse.collectives.progress import LEFT_S, Conditions
 from coarse.errors import StallError
-from coarse.torch.c10d.steps import Conditions
 
 _LOOK_S = 0.05
 """Seconds between a wait's looks for ranks that have died."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from coarse.collectives.conditions import Condition
-from coarse.collectives.progress import Pending
+from coarse.collectives.progress import Conditions, Pending
 from coarse.errors import MismatchError
 from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.session import current
@@ -21,7 +21,7 @@ from coarse.torch.c10d.reduction import Operation, combined
 from coarse.torch.c10d.sparse import gather_of, settled, sum_sparse, sum_those_that_are_sparse, summand
 from coarse.torch.c10d.staging import Copies, Target, brought, element_label, read, require_dense
 from coarse.torch.c10d.statement import CallStatement
-from coarse.torch.c10d.steps import Conditions, statement_of
+from coarse.torch.c10d.steps import statement_of
 from coarse.torch.names import OrderedNames
 from coarse.torch.on_gpu import use_in_this_stream
 
