@@ -2,5 +2,7 @@
 
 from hypothesis import settings
 
-settings.register_profile("unit", deadline=None)
+from tests.support.claims import takes_all
+
+settings.register_profile("unit", deadline=None, max_examples=100 if takes_all() else 40)
 settings.load_profile("unit")

@@ -312,7 +312,7 @@ def test_a_cluster_that_cannot_be_made_whole_is_taken_down(untouched):
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.test_all)],
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.test_all) for number in (signal.SIGTERM, signal.SIGINT))],
     ids=lambda number: number.name,
 )
 def test_whatever_ends_the_launcher_ends_the_cluster(untouched, tmp_path, number):

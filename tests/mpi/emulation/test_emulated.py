@@ -71,7 +71,7 @@ def test_so_it_does_on_other_machines(machine, model, num_workers, mode):
 
 def test_neighbours_that_want_the_same_cores_change_no_time():
     order = EmulationOrder(machine="aws-p3", batch=64, num_workers=2, mode="coarse", policy="devices").decided()
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
         emulated = run_order(order)
     finally:

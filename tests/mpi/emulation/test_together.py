@@ -63,7 +63,7 @@ def test_all_reduces_of_groups_by_the_workers_ring_give_what_mpis_do(tmp_path):
         assert {name: bits for name, (bits, _) in one.items()} == {name: bits for name, (bits, _) in other.items()}
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "fsdp", "fcdp", "odc"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", pytest.param("fsdp", marks=pytest.mark.test_all), "fcdp", "odc"])
 def test_training_together_has_its_live_bits_and_is_near_its_own_simulation(kind, tmp_path):
     live, _ = run(tmp_path / "live", kind)
     there, said = run(tmp_path / "there", kind, machine="cxl-cz120")

@@ -10,7 +10,6 @@ from experiments.gpt.rows import read_run
 from experiments.keras_digits.settings import DigitsTraining
 from tests.support.claims import read_reports, require_held
 from tests.support.launch import REPOSITORY, complete, mpirun
-from tests.support.layouts import parameters
 
 HERE = Path(__file__).parent
 NUM_WORKERS = 2
@@ -66,13 +65,14 @@ BODIES = {"small": (346, 330), "ResNet50": (23_608_202, 23_555_082)}
 """Parameters of the script's model with this body and ten classes, and those of them that are trained."""
 
 
-@pytest.fixture(scope="module", params=parameters(BODIES, {"small"}))
+@pytest.fixture(scope="module", params=BODIES)
 def images(request, tmp_path_factory):
     """The folder that a job of the script on the digits left behind, what it printed, and its model's parameters."""
     folder = tmp_path_factory.mktemp("images")
     return folder, trained(HERE / "keras_images.py", request.param, folder), *BODIES[request.param]
 
 
+@pytest.mark.test_all
 def test_resnet50_trains_on_a_folder_of_images(images):
     folder, printed, num_parameters, num_trained = images
     for rank in range(NUM_WORKERS):
@@ -86,6 +86,7 @@ def test_resnet50_trains_on_a_folder_of_images(images):
     assert printed.count("step 3/3") == 1
 
 
+@pytest.mark.test_all
 def test_one_rank_saves_the_weights(images):
     folder, _, _, num_trained = images
     (path,) = (folder / "checkpoints").iterdir()
@@ -93,6 +94,7 @@ def test_one_rank_saves_the_weights(images):
     assert path.stat().st_size > 4 * num_trained
 
 
+@pytest.mark.test_all
 def test_the_loader_keeps_its_claims_on_every_worker(images):
     reports = read_reports(images[0], NUM_WORKERS)
     assert len(reports) == 5

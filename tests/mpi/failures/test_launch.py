@@ -108,7 +108,7 @@ def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path, is_plain
         ("kill itself", 137, "MPI rank 1 was killed by signal 9 before coarse.init()"),
         pytest.param("kill its watcher", 1, "MPI rank 1 was ended before coarse.init()", marks=pytest.mark.test_all),
         ("kill a device", 137, "MPI rank 2 was killed by signal 9"),
-        ("exit late", 7, "MPI rank 1 ended with status 7 before coarse.init()"),
+        pytest.param("exit late", 7, "MPI rank 1 ended with status 7 before coarse.init()", marks=pytest.mark.test_all),
     ],
 )
 def test_a_rank_that_ends_before_init_ends_coarse_run(tmp_path, how, status, words):
@@ -241,10 +241,10 @@ UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
 @pytest.mark.parametrize(
     ("how", "remark"),
     [
-        *((how, UNUSED) for how in ("plain", "is executed anew")),
+        ("plain", UNUSED),
         *(
             pytest.param(how, UNUSED, marks=pytest.mark.test_all)
-            for how in ("runs in a child", "starts MPI itself", "finalizes", "was looked for")
+            for how in ("is executed anew", "runs in a child", "starts MPI itself", "finalizes", "was looked for")
         ),
         pytest.param("joins", "", marks=pytest.mark.test_all),
         ("joins and finalizes", ""),
@@ -269,7 +269,10 @@ def test_interpreters_that_a_worker_starts_are_no_ranks():
     [
         ("raises", 1, "coarse: MPI rank 1 raised ArithmeticError"),
         pytest.param("hooks", 1, "coarse: MPI rank 1 raised ArithmeticError", marks=pytest.mark.test_all),
-        ("finalizes and joins", 1, "the script has ended MPI (MPI.Finalize), which cannot start again"),
+        pytest.param(
+            "finalizes and joins", 1, "the script has ended MPI (MPI.Finalize), which cannot start again",
+            marks=pytest.mark.test_all,
+        ),
         ("aborts", 5, "MPI rank 1 ended with status 5"),
         ("one leaves", 1, "MPI rank 1 ended with status 0 before MPI_Init, where ranks [0] wait"),
         pytest.param(
@@ -287,6 +290,7 @@ def test_a_worker_that_leaves_others_in_mpi_ends_the_job(how, status, words):
     assert time.perf_counter() - began_s < IN_TIME_S + LAUNCHER_S
 
 
+@pytest.mark.test_all
 def test_a_sitecustomize_of_the_users_own_runs_and_may_fail(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("from mpi4py import MPI\nprint('mine')\nraise ValueError('broken')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -22,11 +22,12 @@ import coarse.torch as ct
 from coarse.errors import ConfigError, MismatchError
 from coarse.luwu.torch.optimizer import NetworkOptimizer
 from tests.mpi.luwu.models import Net, loss_of
-from tests.support.claims import Claim, in_test_all, raises, report_claims
+from tests.support.claims import Claim, in_test_all, raises, report_claims, takes_all
 from tests.support.paged_reference import Reference, added_as_integers
 
 FOLDER = Path(sys.argv[1])
 SWITCH, OPTIMIZER = 2, 3
+NETWORKS = ("mpi", "udp")
 ADAMW = {"lr": 1e-2, "weight_decay": 0.1}
 HEADER_SHARE = 0.02
 """Of bytes: frames' and datagrams' headers, heartbeats and records."""
@@ -82,8 +83,8 @@ def require_equal(make: Callable[[], nn.Module], loss_by: Any, steps: int, **opt
 
 
 def trees_of_switches_give_the_same_bits() -> None:
-    for switches in (None, SWITCH, {SWITCH: [0]}, {SWITCH: [0, 1]}, {1: [0], SWITCH: [1]}):
-        for network in ("mpi", "udp"):
+    for number, switches in enumerate((None, SWITCH, {SWITCH: [0]}, {SWITCH: [0, 1]}, {1: [0], SWITCH: [1]})):
+        for network in NETWORKS if takes_all() else NETWORKS[number % 2 :][:1]:
             require_equal(Net, loss_of, 4, switches=switches, network=network)
 
 
@@ -100,7 +101,7 @@ def ten_million_elements_lose_no_bit_where_one_in_ten_datagrams_is_lost() -> Non
 @in_test_all
 def chunks_of_every_size_are_cut_into_packets() -> None:
     for chunk_elements in (64, 1024, 8192, 1 << 19):
-        for network in ("mpi", "udp"):
+        for network in NETWORKS:
             options = {"chunk_elements": chunk_elements, "dtype": torch.bfloat16, "network": network}
             reference = Reference(Net(), coarse.size(), settings=ADAMW, dtype=torch.bfloat16)
             model, optimizer = in_network(Net(), switches=SWITCH, **options)
@@ -117,7 +118,8 @@ def chunks_of_every_size_are_cut_into_packets() -> None:
 
 
 def integer_sums_have_the_bits_of_one_host() -> None:
-    for how, dtype in (("int64", torch.float32), ("int32-switchml", torch.float32), ("int64", torch.bfloat16)):
+    every = (("int64", torch.float32), ("int32-switchml", torch.float32), ("int64", torch.bfloat16))
+    for how, dtype in every if takes_all() else every[1:]:
         for switches, chunk_elements, network in ((SWITCH, 2048, "udp"), ({1: [0], SWITCH: [1]}, 1 << 19, "mpi")):
             loss = 0.05 if network == "udp" else 0.0
             options = {"switches": switches, "network": network, "loss": loss, "chunk_elements": chunk_elements}
@@ -249,8 +251,8 @@ def barrier() -> None:
 def a_step_moves_what_the_paper_says() -> None:
     depth, width = 8, 512
     size = 4 * depth * width**2
-    for switches, optimizer_out, optimizer_in in ((SWITCH, 2, 1), (None, 4, 2)):
-        for network in ("mpi", "udp"):
+    for number, (switches, optimizer_out, optimizer_in) in enumerate(((SWITCH, 2, 1), (None, 4, 2))):
+        for network in NETWORKS if takes_all() else NETWORKS[1 - number :][:1]:
             model, optimizer = in_network(Wide(width, depth), switches=switches, network=network)
             wide_loss(model, coarse.rank(), 1, 0).backward()  # the first values have come by now
             optimizer.step()

@@ -183,7 +183,7 @@ def gathering_locally_is_overridden_and_said_once() -> None:
 
 def no_room_on_a_device_is_told_before_training() -> None:
     with raises(CapacityError, "mode 'odc'", "for int64 sums", "pieces under way"):
-        ct.fully_shard(nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)]), mode="odc", cache=CACHE)
+        ct.fully_shard(nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]), mode="odc", cache=CACHE)
     train(sharded(cache=CACHE), 1)
 
 

@@ -31,20 +31,23 @@ SENT = {"signs.py": "equal", "random_places.py": "equal", "late.py": "late"}
 CLASSES = {name: re.findall(r"^class (\w+)", text, re.MULTILINE)[-1] for name, text in PROGRAMS.items()}
 
 
-def live(program: str, *arguments: object, mode: str, tmp_path: Path, settings: str = "", num_nodes: int = 2) -> None:
-    """Run a program of this room on four workers and four devices, whose nodes are all on this host."""
+def live(
+    program: str, *arguments: object, mode: str, tmp_path: Path, settings: str = "", num_nodes: int = 2,
+    workers: int = 4,
+) -> None:  # fmt: skip
+    """Run a program of this room on workers and as many devices, whose nodes are all on this host."""
     table, config = tmp_path / "partition.toml", tmp_path / "coarse.toml"
-    table.write_text(partition_table(4, 4, num_nodes=num_nodes))
+    table.write_text(partition_table(workers, workers, num_nodes=num_nodes))
     common = "stall_timeout_s = 30\nbucket_bytes = 20000\n"
     config.write_text(f'mode = "{mode}"\npartition = "{table}"\n{common}{settings}')
     environ = {"COARSE_CONFIG": str(config)}
-    done = mpirun(8, HERE / program, *arguments, env=environ, timeout_s=120.0, preloaded="torch")
+    done = mpirun(2 * workers, HERE / program, *arguments, env=environ, timeout_s=120.0, preloaded="torch")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     ("mode", "settings"),
-    [(SERVER, "[strategy]\ncut_bytes = 4096\n"), (BY_LOAD, "[routing]\nmax_partition_bytes = 8192\n")],
+    [(SERVER, "[strategy]\ncut_bytes = 4096\n"), (BY_LOAD, "[routing]\nmax_partition_bytes = 65536\n")],
     ids=["hierarchical", "load-aware"],
 )
 def test_sums_are_those_of_one_process(mode, settings, tmp_path):
@@ -68,10 +71,10 @@ def test_steps_alone_and_exchanges_are_those_of_one_process(options, tmp_path):
     [
         ("top-k", TOP_K, "share = 0.1"),
         ("late", DELAYED, "bound = 2"),
-        ("late", f"{SENDING}:Shared", "bound = 1\nhold_back = false"),
         *(
             pytest.param(*row, marks=pytest.mark.test_all)
             for row in (
+                ("late", f"{SENDING}:Shared", "bound = 1\nhold_back = false"),
                 ("float16", f"{SENDING}:Halves", ""),
                 ("bfloat16", f"{SENDING}:Halves", 'element = "bfloat16"'),
                 ("late", f"{SENDING}:Shared", "bound = 2\nhold_back = true"),
@@ -94,7 +97,7 @@ def test_wires_and_late_sums_are_those_of_one_process(what, mode, options, tmp_p
         pytest.param(BY_LOAD, {}, 2, marks=pytest.mark.test_all),
         pytest.param(BY_LOAD, {}, 1, marks=pytest.mark.test_all),
         pytest.param(DILOCO, {"every": 2}, 1, marks=pytest.mark.test_all),
-        (DELAYED, {"bound": 2}, 1),
+        pytest.param(DELAYED, {"bound": 2}, 1, marks=pytest.mark.test_all),
         pytest.param(
             TOP_K, {"share": 0.05, "encode_gb_per_s": 10.0, "decode_gb_per_s": 20.0}, 2, marks=pytest.mark.test_all
         ),
@@ -138,10 +141,10 @@ def test_a_file_fixes_what_a_run_has_decided_so_that_two_runs_have_equal_bits(tm
     for number in range(3):
         folder = tmp_path / str(number)
         folder.mkdir()
-        live("decided.py", folder, mode="coarse", tmp_path=tmp_path, settings=settings, num_nodes=1)
-        found.append([json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)])
+        live("decided.py", folder, mode="coarse", tmp_path=tmp_path, settings=settings, num_nodes=1, workers=2)
+        found.append([json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)])
         written = decision.read_text()
-        assert found[number] == [found[number][0]] * 4
+        assert found[number] == [found[number][0]] * 2
     assert found[1] == found[2]
     assert written == decision.read_text()
     assert found[1][0]["facts"] == found[0][0]["facts"] == json.loads(written)["facts"]

@@ -18,11 +18,12 @@ from tests.mpi.tf.data_training import (
     require_alike,
     rows,
 )
+from tests.support.claims import takes_all
 
 
 def predict_gives_every_rank_all_rows_in_order() -> None:
     x = rows(ODD)[0]
-    for steps in (1, 3):
+    for steps in (1, 3) if takes_all() else (3,):
         ours, alone = (model(strategy=strategy, steps=steps) for strategy in (STRATEGY, None))
         wanted = alone.predict(x, verbose=0)
         require_alike(ours.predict(x, batch_size=BATCH, verbose=0), wanted)

@@ -184,9 +184,10 @@ def states_of(model: keras.Model) -> list[np.ndarray]:
     return [np.asarray(state) for state in found.values()]
 
 
+@in_test_all
 def states_of_rows_stay_each_workers() -> None:
     """In fit, evaluate, predict and after a reset, as those of one process that has this worker's rows alone."""
-    per_worker, num_steps, epochs = 4, *((3, 2) if takes_all() else (2, 1))
+    per_worker, num_steps, epochs = 4, 3, 2
     num_rows, rank = per_worker * strategy().num_replicas_in_sync, coarse.rank()
     numbers = np.random.default_rng(11)
     x = numbers.normal(size=(num_steps * num_rows, STEPS_OF_A_ROW, 3)).astype("f4")

@@ -199,7 +199,10 @@ def test_a_ring_of_all_eight_gpus_uses_the_doubled_links_alone():
     assert num_sets(machine) == 219
 
 
-@pytest.mark.parametrize("figure", QUICK, ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "figure", [QUICK[0], *(pytest.param(figure, marks=pytest.mark.test_all) for figure in QUICK[1:])],
+    ids=lambda module: module.__name__.rpartition(".")[2],
+)  # fmt: skip
 def test_a_figure_is_drawn(figure, tmp_path):
     pytest.importorskip("matplotlib")
     figure.draw(tmp_path)

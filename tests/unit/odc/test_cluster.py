@@ -8,6 +8,7 @@ from coarse.odc.records import OdcCommitted, OdcFailed
 from coarse.odc.wide_sum import WideSum
 from coarse.protocol.dtypes import DType, widened
 from coarse.strategy.sharding import Sum
+from tests.support.claims import takes_all
 from tests.support.odc_cluster import OdcCluster, minibatch, placement_of
 
 LAYOUTS = [
@@ -105,7 +106,7 @@ class Job:
 
 @pytest.mark.parametrize("kind", [Sum.INT64, Sum.FLOAT32])
 def test_random_jobs(kind):
-    for seed in range(150):
+    for seed in range(150 if takes_all() else 40):
         job = Job(seed, sum=kind)
         cluster = OdcCluster(job.placement, job.declaration, seed)
         cluster.run({member: job.program(cluster, member) for member in job.members})
@@ -114,7 +115,7 @@ def test_random_jobs(kind):
 def test_the_bits_do_not_depend_on_the_order_of_events_or_on_what_nodes_keep():
     values = np.random.default_rng(0).standard_normal((4, 3, 4, 50)).astype(np.float32)
     found = set()
-    for seed in range(20):
+    for seed in range(20 if takes_all() else 6):
         for cache_bytes in (0, EVERYTHING):
             cluster = OdcCluster(placement_of(*LAYOUTS[3]), declared(cache_bytes=cache_bytes), seed)
             pieces = {member: [[(0, 1, rows)] for rows in values[member]] for member in range(4)}

@@ -56,7 +56,7 @@ def test_where_compute_takes_half_of_the_time_they_take_what_all_take(num_nodes,
 
 
 @pytest.mark.parametrize(("num_nodes", "per_node"), [
-    (8, 1), (12, 1), pytest.param(8, 4, marks=pytest.mark.test_all),
+    (8, 1), pytest.param(12, 1, marks=pytest.mark.test_all), pytest.param(8, 4, marks=pytest.mark.test_all),
 ])  # fmt: skip
 def test_where_links_are_nearly_all_they_are_near_what_all_take(num_nodes, per_node):
     """Whoever asks first then decides how links are shared, and it is not the same nodes."""

@@ -1,4 +1,4 @@
-"""Programs started with --help, each in a process forked where torch is imported, so that none imports it again.
+"""Programs started with --help, each in a process forked where torch and others are imported.
 
 Arguments: a folder, and programs: paths of scripts, or names of modules. NUMBER.txt in the folder has what the program
 of that place printed, and its last line is how it ended.
@@ -10,7 +10,12 @@ import sys
 import traceback
 from pathlib import Path
 
-import torch  # noqa: F401
+import matplotlib.pyplot  # noqa: F401
+import torch
+import torch.distributed.fsdp  # noqa: F401
+
+import coarse.simulation.training
+import coarse.torch  # noqa: F401
 
 
 def start(program: str) -> None:

@@ -214,6 +214,16 @@ def test_the_environment_overrides_partition_mode_and_policy():
     assert config == Config(partition="2:2", mode="dense", policy="devices", num_sync_groups=3)
 
 
+@pytest.mark.parametrize(("stated", "said"), [
+    ("compute_scale = -1.0", "compute_scale must be a number above 0"),
+    ('compute = "a", save_compute = "b"', "give one of the two"),
+    ("node = 2", "unknown key 'node'; did you mean nodes"),
+])  # fmt: skip
+def test_a_wrong_setting_of_an_emulated_machine_is_named(stated, said):
+    with pytest.raises(ConfigError, match=f"^COARSE_EMULATE: .*{said}"):
+        load_config(None, {"COARSE_EMULATE": f'machine = "cxl-cz120", {stated}'})
+
+
 def test_a_wrong_environment_variable_is_named():
     with pytest.raises(ConfigError, match="COARSE_MODE: mode must be"):
         load_config(None, {"COARSE_MODE": "fast"})

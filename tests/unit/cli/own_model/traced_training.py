@@ -1,9 +1,10 @@
-"""Trainings that torch.profiler traces, with what hooks saw of them; run by itself, one of two ranks over Gloo.
+"""Trainings that torch.profiler traces, with what hooks saw of them; run by itself, two ranks over Gloo.
 
-    python traced_training.py FOLDER RANK       # leaves shapes.RANK.json, plain.RANK.json and hooks.RANK.json
+    python traced_training.py FOLDER            # leaves shapes.RANK.json, plain.RANK.json and hooks.RANK.json
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -94,9 +95,8 @@ def trace(module, batches, path, *, num_passes=1, has_marks=True, trains=True, *
     return [tuple(each) for each in order]
 
 
-def main():
+def train_by_ddp(folder, rank):
     """One of two ranks: DDP over Gloo, in buckets of which there are several."""
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder / 'meeting'}", rank=rank, world_size=2)
     torch.manual_seed(0)
@@ -107,6 +107,15 @@ def main():
     trace(module, batches, folder / f"plain.{rank}.json")
     (folder / f"hooks.{rank}.json").write_text(json.dumps(order))
     torch.distributed.destroy_process_group()
+
+
+def main():
+    """Both ranks, of which one is forked where torch is imported; it fails with either."""
+    folder, child = Path(sys.argv[1]), os.fork()
+    train_by_ddp(folder, int(child == 0))
+    if child:
+        _, status = os.waitpid(child, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

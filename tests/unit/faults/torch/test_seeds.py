@@ -7,10 +7,10 @@ from tests.support.faults.bugs import BUGS, MOST_SEEDS, seeds_to_find
 from tests.support.faults.job import Plan, is_storage_error_due, run
 from tests.support.faults.trainings import on_nodes, small, with_torch
 
-SMALL_SEEDS = {1: 500, 2: 280, 3: 100}
+SMALL_SEEDS = {1: 120, 2: 70, 3: 30}
 """By number of workers."""
-TORCH_SEEDS = 40
-NODE_SEEDS = 80
+TORCH_SEEDS = 20
+NODE_SEEDS = 25
 
 
 def ends_alike(plan: Plan, seed: int, quiet: str) -> int:

@@ -4,10 +4,11 @@ from itertools import chain, islice
 
 import pytest
 
+from tests.support.claims import takes_all
 from tests.unit.luwu.device.hosts import CAPACITY_BYTES, Hosts
 from tests.unit.luwu.device.test_hosts import TREES, made
 
-SEEDS = range(12)
+SEEDS = range(12 if takes_all() else 4)
 NUM_DEVICES = 5
 
 

@@ -90,6 +90,8 @@ CASES: dict[str, Callable[[], Model]] = {
     "up, 2 workers, 3 packets, window 2, one fault": lambda: up(2, 3, 2, 1),
     "up, go-back-N, 2 workers, 3 packets, window 2, one fault": lambda: up_again(3, 2, 1),
     "down, 2 workers, 3 packets, window 1": lambda: down(2, 3, 1, NEVER),
+    "down, 2 workers, 2 packets, window 1": lambda: down(2, 2, 1, NEVER),
+    "down, 1 worker, 3 packets, window 1": lambda: down(1, 3, 1, NEVER),
     "down, 2 workers, 3 packets, window 2, one fault": lambda: down(2, 3, 2, 1),
     "up, go-back-N, 2 workers who may send anything, 3 packets, window 2": lambda: up_again(
         3, 2, NEVER, sender=anyone(3, 2)
@@ -99,7 +101,9 @@ CASES: dict[str, Callable[[], Model]] = {
 
 
 IN_TEST_ALL = {
-    "up, 2 workers, 3 packets, window 2, one fault", "down, go-back-N, 2 workers, 3 packets, window 2, one fault",
+    "up, 2 workers, 3 packets, window 2, one fault", "down, 2 workers, 3 packets, window 2, one fault",
+    "down, 2 workers, 3 packets, window 1",
+    "down, go-back-N, 2 workers, 3 packets, window 2, one fault",
 }  # fmt: skip
 
 
