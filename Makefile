@@ -44,7 +44,7 @@ demo: $(INSTALLED)
 demo-tf: $(INSTALLED)
 	$(BIN)/python experiments/demo_tf.py
 
-# Thirteen to fifteen minutes on two cores (CONTRIBUTING.md). Lint and types run beside the first tests.
+# Thirteen to eighteen minutes on two cores (CONTRIBUTING.md). Lint and types run beside the first tests.
 test: $(INSTALLED)
 	$(MAKE) --jobs=3 lint types test-unit-mpi
 
