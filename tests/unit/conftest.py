@@ -2,7 +2,5 @@
 
 from hypothesis import settings
 
-from tests.support.claims import takes_all
-
-settings.register_profile("unit", deadline=None, max_examples=100 if takes_all() else 40)
+settings.register_profile("unit", deadline=None)
 settings.load_profile("unit")

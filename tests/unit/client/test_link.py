@@ -89,10 +89,9 @@ def test_no_thread_costs_another_its_wake_up(wire, num_threads, looks_too):
     answers = wire.protocol.answers
     seen = threading.Semaphore(0)
     is_over = threading.Event()
-    num_rounds = NUM_ROUNDS // 4 if looks_too else NUM_ROUNDS  # who looks has Python's lock most of the time
 
     def wait(mine: int) -> None:
-        for token in range(mine, num_rounds, num_threads):
+        for token in range(mine, NUM_ROUNDS, num_threads):
             assert wire.link.wait_until(lambda token=token: token in answers)
             seen.release()
 
@@ -105,7 +104,7 @@ def test_no_thread_costs_another_its_wake_up(wire, num_threads, looks_too):
     threads += [threading.Thread(target=look, daemon=True)] * looks_too
     for thread in threads:
         thread.start()
-    for token in range(num_rounds):
+    for token in range(NUM_ROUNDS):
         wire.say(Echo(0, token))
         assert seen.acquire(timeout=FOR_EVER_S / 2), f"nobody was woken for {token}"
     is_over.set()
