@@ -79,12 +79,17 @@ def require_equal(make: Callable[[], nn.Module], loss_by: Any, steps: int, **opt
     optimizer.close()
 
 
+def networks(number: int) -> tuple[str, ...]:
+    """All networks for a case, or in `make test` one: cases by their number take turns."""
+    return NETWORKS if takes_all() else (NETWORKS[number % 2],)
+
+
 # --- the same bits
 
 
 def trees_of_switches_give_the_same_bits() -> None:
     for number, switches in enumerate((None, SWITCH, {SWITCH: [0]}, {SWITCH: [0, 1]}, {1: [0], SWITCH: [1]})):
-        for network in NETWORKS if takes_all() else NETWORKS[number % 2 :][:1]:
+        for network in networks(number):
             require_equal(Net, loss_of, 4, switches=switches, network=network)
 
 
@@ -251,8 +256,8 @@ def barrier() -> None:
 def a_step_moves_what_the_paper_says() -> None:
     depth, width = 8, 512
     size = 4 * depth * width**2
-    for number, (switches, optimizer_out, optimizer_in) in enumerate(((SWITCH, 2, 1), (None, 4, 2))):
-        for network in NETWORKS if takes_all() else NETWORKS[1 - number :][:1]:
+    for number, (switches, optimizer_out, optimizer_in) in enumerate(((SWITCH, 2, 1), (None, 4, 2)), 1):
+        for network in networks(number):
             model, optimizer = in_network(Wide(width, depth), switches=switches, network=network)
             wide_loss(model, coarse.rank(), 1, 0).backward()  # the first values have come by now
             optimizer.step()

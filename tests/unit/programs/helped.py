@@ -11,7 +11,6 @@ import traceback
 from pathlib import Path
 
 import matplotlib.pyplot  # noqa: F401
-import torch
 import torch.distributed.fsdp  # noqa: F401
 
 import coarse.simulation.training

@@ -15,11 +15,7 @@ from tests.support.sources import REPOSITORY, parts_of
 OWN = ("coarse", "tf_strategy", "experiments", "benchmarks", "tests")
 UNTYPED = ("experiments", "benchmarks", "tests")
 """Whose imports mypy does not look at."""
-RUN = [REPOSITORY / "tests" / name for name in ("unit", "mpi")]
-"""Whose functions run in `make test`, with what they import."""
-IMPORTERS = sorted(
-    path for name in UNTYPED for path in (REPOSITORY / name).rglob("*.py") if not set(RUN) & set(path.parents)
-)
+IMPORTERS = sorted(path for name in UNTYPED for path in (REPOSITORY / name).rglob("*.py"))
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 PROGRAMS = sorted(
     {*re.findall(r"\b(?:benchmarks|experiments)/\w+\.py", MAKEFILE), *re.findall(r"-m (experiments[\w.]+)", MAKEFILE)}
